@@ -2,6 +2,6 @@
 
 namespace penstock::cuda::library {
 
-template void RunGemm<GemmTile::k128x256>(const GemmCall& call, cudaStream_t stream);
+template void RunGemm<GemmTile::k128x256>(const GemmCall& call, void* stream);
 
 }  // namespace penstock::cuda::library

@@ -2,6 +2,7 @@
 
 #include <cutlass/cutlass.h>
 #include <cutlass/device_kernel.h>
+
 #include <cutlass/epilogue/collective/collective_builder.hpp>
 #include <cutlass/gemm/collective/collective_builder.hpp>
 #include <cutlass/gemm/kernel/gemm_universal.hpp>
@@ -19,14 +20,13 @@ struct Gemm {
   using Element = cutlass::bfloat16_t;
   using RowMajor = cutlass::layout::RowMajor;
   using ColumnMajor = cutlass::layout::ColumnMajor;
-  using Tile = cute::Shape<cute::Int<kShape.outputs>, cute::Int<kShape.rows>,
-                           cute::Int<kShape.inputs>>;
+  using Tile =
+      cute::Shape<cute::Int<kShape.outputs>, cute::Int<kShape.rows>, cute::Int<kShape.inputs>>;
   using Cluster = cute::Shape<cute::Int<kShape.cluster>, cute::_1, cute::_1>;
-  using MainSchedule = std::conditional_t<kShape.ping_pong,
-                                          cutlass::gemm::KernelTmaWarpSpecializedPingpong,
-                                          cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
-  using StoreSchedule = std::conditional_t<kShape.ping_pong,
-                                           cutlass::epilogue::TmaWarpSpecialized,
+  using MainSchedule =
+      std::conditional_t<kShape.ping_pong, cutlass::gemm::KernelTmaWarpSpecializedPingpong,
+                         cutlass::gemm::KernelTmaWarpSpecializedCooperative>;
+  using StoreSchedule = std::conditional_t<kShape.ping_pong, cutlass::epilogue::TmaWarpSpecialized,
                                            cutlass::epilogue::TmaWarpSpecializedCooperative>;
   using Store = typename cutlass::epilogue::collective::CollectiveBuilder<
       cutlass::arch::Sm90, cutlass::arch::OpClassTensorOp, Tile, Cluster,
@@ -55,13 +55,15 @@ struct Gemm {
     const int64_t inputs = call.weight.inputs, outputs = call.weight.outputs;
     const auto* weight = reinterpret_cast<const Element*>(call.weight.data);
     const auto* input = reinterpret_cast<const Element*>(call.input);
-    typename Kernel::Arguments arguments{
-        cutlass::gemm::GemmUniversalMode::kGemm,
-        {call.weight.outputs, call.rows, call.weight.inputs, 1},
-        {weight, cute::make_stride(inputs, cute::_1{}, int64_t{0}), input,
-         cute::make_stride(inputs, cute::_1{}, int64_t{0})},
-        {{1.0f, 0.0f}, nullptr, {}, call.output,
-         cute::make_stride(cute::_1{}, outputs, int64_t{0})}};
+    typename Kernel::Arguments arguments{cutlass::gemm::GemmUniversalMode::kGemm,
+                                         {call.weight.outputs, call.rows, call.weight.inputs, 1},
+                                         {weight, cute::make_stride(inputs, cute::_1{}, int64_t{0}),
+                                          input, cute::make_stride(inputs, cute::_1{}, int64_t{0})},
+                                         {{1.0f, 0.0f},
+                                          nullptr,
+                                          {},
+                                          call.output,
+                                          cute::make_stride(cute::_1{}, outputs, int64_t{0})}};
     arguments.hw_info.sm_count = call.processors;
     arguments.scheduler.max_swizzle_size = call.swizzle;
     return arguments;
@@ -91,8 +93,8 @@ struct Gemm {
 
 // Defined by one file per tile (gemm_*.cu), which take long to compile.
 template <GemmTile kTile>
-void RunGemm(const GemmCall& call, cudaStream_t stream) {
-  Gemm<kTile>::Run(call, stream);
+void RunGemm(const GemmCall& call, void* stream) {
+  Gemm<kTile>::Run(call, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace penstock::cuda::library

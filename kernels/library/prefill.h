@@ -44,6 +44,18 @@ PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const Prefil
 // True if the kernels can read these planes: bf16, heads of 64 or 128 elements.
 bool SupportsPrefill(const KvPlanes& kv);
 
+// Addresses in bf16 planes, in elements: token `slot` of a page is at
+// base + page * page + head * head + slot * token, with `keys` or `values` as the base.
+struct PrefillStrides {
+  const Bf16* keys = nullptr;
+  const Bf16* values = nullptr;
+  int64_t page = 0;
+  int64_t head = 0;
+  int64_t token = 0;
+};
+// Requires SupportsPrefill(kv).
+PrefillStrides StridesOf(const KvPlanes& kv);
+
 // The same as cuda::PrefillAttention; `params.sequences` and `params.tiles` are not used. `plan`
 // points to the plan's words on the device.
 struct PrefillCall {

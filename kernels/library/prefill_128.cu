@@ -2,6 +2,6 @@
 
 namespace penstock::cuda::library {
 
-template void RunPrefill<128, false>(const PrefillCall& call, cudaStream_t stream);
+template void RunPrefill<128, false>(const PrefillCall& call, void* stream);
 
 }  // namespace penstock::cuda::library

@@ -1,10 +1,12 @@
 #pragma once
 
-#include "kernels/library/fast_div.h"  // before FlashInfer's headers
-
+// clang-format off: the first one takes the place of a header that the others include.
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
+
+#include "kernels/library/fast_div.h"
+// clang-format on
 
 #include "kernels/library/prefill.h"
 
@@ -32,10 +34,10 @@ struct Prefill {
     const auto field = [&](PrefillField f) {
       return const_cast<int32_t*>(call.plan) + PrefillFieldAt(f, call.items, call.shape.processors);
     };
-    const int64_t head_stride = p.kv.keys.head_stride / 2, page_stride = p.kv.block_stride / 2;
+    const PrefillStrides strides = StridesOf(p.kv);
     return {.q_ptr = Elements(p.queries),
-            .k_ptr = Elements(p.kv.layer + p.kv.keys.offset),
-            .v_ptr = Elements(p.kv.layer + p.kv.values.offset),
+            .k_ptr = Elements(strides.keys),
+            .v_ptr = Elements(strides.values),
             .o_ptr = Elements(p.output),
             .lse_ptr = nullptr,
             .qo_tile_indices = field(PrefillField::kTile),
@@ -54,16 +56,16 @@ struct Prefill {
                                   .token_pos_in_items_len = 0,
                                   .maybe_max_item_len_ptr = nullptr},
             .q_stride_n = p.query_stride,
-            .k_stride_n = kDim,
-            .v_stride_n = kDim,
+            .k_stride_n = strides.token,
+            .v_stride_n = strides.token,
             .o_stride_n = p.output_stride,
             .q_stride_h = kDim,
-            .k_stride_h = head_stride,
-            .v_stride_h = head_stride,
+            .k_stride_h = strides.head,
+            .v_stride_h = strides.head,
             .o_stride_h = kDim,
             .nnz_qo = call.rows,
-            .k_page_stride = page_stride,
-            .v_page_stride = page_stride,
+            .k_page_stride = strides.page,
+            .v_page_stride = strides.page,
             .num_qo_heads = call.shape.heads,
             .num_kv_heads = p.kv.kv_heads,
             .group_size = p.group,
@@ -83,8 +85,8 @@ struct Prefill {
 
 // Defined by one file each (prefill_*.cu), which take long to compile.
 template <int kDim, bool kWindow>
-void RunPrefill(const PrefillCall& call, cudaStream_t stream) {
-  Prefill<kDim, kWindow>::Run(call, stream);
+void RunPrefill(const PrefillCall& call, void* stream) {
+  Prefill<kDim, kWindow>::Run(call, static_cast<cudaStream_t>(stream));
 }
 
 }  // namespace penstock::cuda::library

@@ -19,7 +19,8 @@ std::vector<Tile> TilesOf(std::span<const PrefillSequence> sequences, const Pref
     const PrefillSequence& s = sequences[i];
     for (int32_t first = 0; first < s.rows; first += tile_rows) {
       const int32_t end = s.position + std::min(first + tile_rows, s.rows);
-      const int32_t begin = shape.window > 0 ? std::max(0, s.position + first + 1 - shape.window) : 0;
+      const int32_t begin =
+          shape.window > 0 ? std::max(0, s.position + first + 1 - shape.window) : 0;
       tiles.push_back({.sequence = static_cast<int32_t>(i),
                        .tile = first / tile_rows,
                        .cost = 256 + end - begin});
@@ -51,6 +52,24 @@ std::vector<std::vector<Work>> Deal(const std::vector<Tile>& tiles, const Prefil
 }
 
 }  // namespace
+
+bool SupportsPrefill(const KvPlanes& kv) {
+  const bool plain = kv.keys.code == KvCode::kBf16 && kv.values.code == KvCode::kBf16;
+  // The kernel has one stride for keys and values.
+  return plain && !kv.rotated_keys && kv.keys.head_stride == kv.values.head_stride &&
+         (kv.head_dim == 64 || kv.head_dim == 128);
+}
+
+PrefillStrides StridesOf(const KvPlanes& kv) {
+  const auto at = [&](const KvPlane& plane) {
+    return reinterpret_cast<const Bf16*>(kv.layer + plane.offset);
+  };
+  return {.keys = at(kv.keys),
+          .values = at(kv.values),
+          .page = kv.block_stride / 2,
+          .head = kv.keys.head_stride / 2,
+          .token = kv.keys.row_bytes / 2};
+}
 
 PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const PrefillShape& shape) {
   const std::vector<Tile> tiles = TilesOf(sequences, shape);

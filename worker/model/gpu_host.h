@@ -21,6 +21,7 @@ struct GpuOptions {
   int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
   // Logits do not depend on chunking (CudaRunner::Options). Slower for single tokens.
   bool exact = true;
+  std::string kernels = "own";  // the implementation of the matrix products: own, or library
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
 };

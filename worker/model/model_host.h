@@ -31,6 +31,7 @@ struct ModelHost {
     std::string nccl_library;     // where there are several
     // On a GPU: logits do not depend, not in their last bit, on how tokens were cut into steps.
     bool exact = true;
+    std::string gpu_kernels = "own";  // as GpuOptions::kernels
   };
 
   // Errors name the file and field, or the missing memory.

@@ -174,7 +174,9 @@ struct GemmMemory {
   static constexpr int64_t kOutputs = int64_t{1100} << 20;  // floats: 4.4 GB
 
   GemmMemory()
-      : weights(kWeights), input(size_t{kRowsMax} * 14336), output(kOutputs),
+      : weights(kWeights),
+        input(size_t{kRowsMax} * 14336),
+        output(kOutputs),
         workspace(CublasLt::kWorkspaceBytes) {
     FillNormal(weights.data(), kWeights, 1, 0);
     FillNormal(input.data(), static_cast<int64_t>(input.size()), 2, 0);
@@ -222,8 +224,7 @@ std::vector<Timed> TimeAll(const GemmMemory& memory, const Shape& shape, int row
     if (rows >= 2048 && ShapeOf(tile).rows <= 16) continue;  // hopeless
     for (const int swizzle : {1, 8}) {
       if (swizzle > 1 && rows < 512) continue;
-      const std::string name =
-          std::string(ShapeOf(tile).name) + (swizzle > 1 ? " swizzled" : "");
+      const std::string name = std::string(ShapeOf(tile).name) + (swizzle > 1 ? " swizzled" : "");
       const auto enqueue = [&](const Weight& weight, void* stream) {
         library::LaunchGemm(tile,
                             {.weight = weight,

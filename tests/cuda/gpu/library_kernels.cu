@@ -1,7 +1,7 @@
-#include "tests/cuda/gpu/library_kernels.h"
-
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
+
+#include "tests/cuda/gpu/library_kernels.h"
 
 namespace penstock::cuda {
 namespace {
@@ -97,7 +97,7 @@ const __nv_bfloat16* Native(const Bf16* p) { return reinterpret_cast<const __nv_
 
 void FillNormal(Bf16* values, int64_t count, uint32_t seed, int spread) {
   FillNormalKernel<<<BlocksFor(count), kThreads>>>(reinterpret_cast<__nv_bfloat16*>(values), count,
-                                                  seed, spread);
+                                                   seed, spread);
 }
 
 void CountDifferences(const void* a, const void* b, int64_t words, uint64_t* differences) {

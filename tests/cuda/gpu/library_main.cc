@@ -60,7 +60,8 @@ void PrintChecks(const Report& report) {
 int Main(int argc, char** argv) {
   Options options;
   if (!Parse(argc, argv, options)) {
-    std::fprintf(stderr, "usage: gpu_library_check [--json FILE] [--cublaslt LIBRARY] [--only PART]\n");
+    std::fprintf(stderr,
+                 "usage: gpu_library_check [--json FILE] [--cublaslt LIBRARY] [--only PART]\n");
     return 64;
   }
   DeviceInfo info;
@@ -76,12 +77,15 @@ int Main(int argc, char** argv) {
   }
   Report report{.device = info.name};
   std::printf("%s, %d processors\n", info.name, info.processors);
-  RunPart("gemm-bits", options, [&] { CheckLibraryGemm(info.processors, report); }, report);
-  RunPart("prefill-bits", options, [&] { CheckLibraryPrefill(info.processors, report); }, report);
-  RunPart("gemm-speed", options,
-          [&] { MeasureLibraryGemm(info.processors, options.cublas_lt, report); }, report);
-  RunPart("prefill-speed", options, [&] { MeasureLibraryPrefill(info.processors, report); },
-          report);
+  RunPart(
+      "gemm-bits", options, [&] { CheckLibraryGemm(info.processors, report); }, report);
+  RunPart(
+      "prefill-bits", options, [&] { CheckLibraryPrefill(info.processors, report); }, report);
+  RunPart(
+      "gemm-speed", options,
+      [&] { MeasureLibraryGemm(info.processors, options.cublas_lt, report); }, report);
+  RunPart(
+      "prefill-speed", options, [&] { MeasureLibraryPrefill(info.processors, report); }, report);
   PrintChecks(report);
   return report.checks.empty() || report.passed() ? 0 : 1;
 }
