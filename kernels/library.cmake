@@ -8,7 +8,7 @@ function(penstock_add_library_kernels root)
   endif()
   set(room ${root}/kernels/library)
   file(GLOB kernels CONFIGURE_DEPENDS ${room}/*.cu)
-  add_library(penstock_library_kernels STATIC ${kernels} ${room}/gemm_launch.cc ${room}/gemm_plan.cc ${room}/prefill_launch.cc
+  add_library(penstock_library_kernels STATIC EXCLUDE_FROM_ALL ${kernels} ${room}/gemm_launch.cc ${room}/gemm_plan.cc ${room}/prefill_launch.cc
               ${room}/prefill_plan.cc)
   target_include_directories(penstock_library_kernels PUBLIC ${root})
   target_link_libraries(penstock_library_kernels PRIVATE penstock_gpu_headers PUBLIC CUDA::cudart_static)

@@ -171,12 +171,15 @@ PENSTOCK_DEVICE uint32_t NibblesToHalves(uint32_t cells) {
   return r;
 }
 
-// Loads 16 bytes that are used once, without keeping them in the L1 cache.
+// Loads 16 bytes that are used once, without keeping them in the L1 cache. It is a load that the
+// compiler may not move: ptxas delays a load of constant data (ld.global.nc) until its first use,
+// which undoes a prefetch.
 PENSTOCK_DEVICE Words4 LoadStreaming(const void* p) {
   Words4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
+  asm volatile("ld.global.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
                : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
-               : "l"(p));
+               : "l"(p)
+               : "memory");
   return v;
 }
 

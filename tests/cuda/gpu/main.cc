@@ -1,5 +1,6 @@
-// gpu_check [--small] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. Exit 0: all
-// correct; 1: not; 77: there is no GPU, and nothing was checked.
+// gpu_check [--small] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. FILE is written
+// after every part, so that a run that is ended has its results so far. Exit 0: all correct; 1:
+// not; 77: there is no GPU, and nothing was checked.
 
 #include <cstdio>
 #include <cstring>
@@ -32,11 +33,16 @@ int main(int argc, char** argv) {
     return 77;
   }
   Report report{.device = info.name};
+  const auto save = [&] {
+    if (json != nullptr) std::ofstream(json) << report.Json();
+  };
   CheckCorrectness(small, report);
+  save();
   CheckNccl(nccl, report);
   CheckExchange(nccl, report);
-  if (!small) MeasureSpeed(MeasureCeilings(report), report);
-  if (json != nullptr) std::ofstream(json) << report.Json();
+  save();
+  if (!small) MeasureSpeed(report, save);
+  save();
   report.PrintTable();
   return report.passed() ? 0 : 1;
 }

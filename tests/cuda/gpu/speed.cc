@@ -230,7 +230,9 @@ Ceilings MeasureCeilings(Report& report) {
   return ceilings;
 }
 
-void MeasureSpeed(const Ceilings& ceilings, Report& report) {
+void MeasureSpeed(Report& report, const std::function<void()>& save) {
+  const Ceilings ceilings = MeasureCeilings(report);
+  save();
   for (const Shape& shape :
        {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
         Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}}) {
@@ -238,17 +240,23 @@ void MeasureSpeed(const Ceilings& ceilings, Report& report) {
       MeasureDecode(shape, batch, length, ceilings.copy, report);
     }
   }
+  save();
   for (const int length : {1024, 2048, 8192}) MeasurePrefill(length, ceilings.gemm, report);
+  save();
   MeasureSkinny(28672, 4096, ceilings.copy, report);
   MeasureSkinny(4096, 4096, ceilings.copy, report);
   MeasureSkinny(4096, 14336, ceilings.copy, report);
-  for (const int rows : {128, 512, 2048}) {
+  save();
+  for (const int rows : {96, 128, 512, 2048, 8192}) {
     MeasureWide(rows, 28672, 4096, ceilings.gemm, report);
     MeasureWide(rows, 4096, 14336, ceilings.gemm, report);
   }
+  save();
   MeasureStep(ceilings.copy, report);
+  save();
   MeasureSlab(false, ceilings.copy, report);
   MeasureSlab(true, ceilings.copy, report);
+  save();
   for (const KvCodecCase& c : KvCodecCases()) MeasureCodec(c, ceilings.copy, report);
 }
 

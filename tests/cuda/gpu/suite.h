@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 
 #include "tests/cuda/gpu/report.h"
 #include "tests/cuda/gpu/timing.h"
@@ -27,8 +28,8 @@ Ceilings MeasureCeilings(Report& report);
 double ReadCeilingUs(const void* p, size_t bytes);
 double GemmCeilingUs(int size);  // size^3, bf16; 0 where cuBLASLt does not do it
 
-// Every op and shape that a goal names.
-void MeasureSpeed(const Ceilings& ceilings, Report& report);
+// Every op and shape that a goal names; `save` is called after each part.
+void MeasureSpeed(Report& report, const std::function<void()>& save);
 
 // A decode step of an 8B model's shape, launch by launch and as a graph.
 void MeasureStep(double ceiling, Report& report);
