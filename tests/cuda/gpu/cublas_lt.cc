@@ -83,7 +83,7 @@ class Loaded final : public CublasLt {
 
 std::unique_ptr<CublasLt> CublasLt::Load(const std::string& path, std::string& reason) {
   const char* const kUsual[] = {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13",
-                                "libcublasLt.so"};
+                                "libcublasLt.so.12", "libcublasLt.so"};
   void* library = nullptr;
   if (!path.empty()) {
     library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
