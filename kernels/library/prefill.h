@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/cuda/prefill_params.h"
+#include "kernels/cuda/kv_planes.h"
 
 // FlashInfer's paged prefill attention for compute capability 9.0. It reads our bf16 pages in
 // place. Our plan replaces the library's: which block computes which tile depends on the step, but
@@ -15,10 +15,18 @@ namespace penstock::cuda::library {
 // The rows (tokens) of one query head that a block computes at once.
 constexpr int32_t PrefillTileRows(int32_t head_dim) { return head_dim == 64 ? 192 : 128; }
 
+// The queries of one sequence: rows [first_row, first_row + rows) of the batch, at positions from
+// `position` on. The pages hold all position + rows tokens, including those of these rows.
+struct PrefillRows {
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t position = 0;
+};
+
 struct PrefillShape {
   int32_t heads = 0;  // query heads
   int32_t head_dim = 0;
-  int32_t window = 0;        // as in AttentionArgs
+  int32_t window = 0;        // tokens that a query sees, with its own; 0: all
   int64_t table_stride = 0;  // from one sequence's page ids to the next sequence's
   int32_t processors = 0;    // of the GPU
 };
@@ -39,7 +47,7 @@ constexpr int64_t PrefillFieldAt(PrefillField field, int32_t items, int32_t proc
 
 // Deals the tiles of all sequences and heads to the processors, the longest first, each to the
 // processor that has least to do.
-PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const PrefillShape& shape);
+PrefillPlan PlanPrefill(std::span<const PrefillRows> sequences, const PrefillShape& shape);
 
 // True if the kernels can read these planes: bf16, heads of 64 or 128 elements.
 bool SupportsPrefill(const KvPlanes& kv);
@@ -56,15 +64,24 @@ struct PrefillStrides {
 // Requires SupportsPrefill(kv).
 PrefillStrides StridesOf(const KvPlanes& kv);
 
-// The same as cuda::PrefillAttention; `params.sequences` and `params.tiles` are not used. `plan`
-// points to the plan's words on the device.
+// Arguments of LaunchPrefill. All pointers are to device memory and aligned to 16 bytes; strides
+// are in elements, and multiples of 8.
 struct PrefillCall {
-  PrefillParams params;
-  PrefillShape shape;
-  const int32_t* plan = nullptr;
-  int32_t items = 0;
+  const Bf16* queries = nullptr;  // [rows][heads][head_dim]
+  int64_t query_stride = 0;       // from one row to the next
+  Bf16* output = nullptr;         // [rows][heads][head_dim]
+  int64_t output_stride = 0;
   int32_t rows = 0;  // of all sequences
+  KvPlanes kv;
+  const uint32_t* tables = nullptr;  // page ids, [sequences][table_stride]
+  PrefillShape shape;
+  const int32_t* plan = nullptr;  // PrefillPlan::words
+  int32_t items = 0;              // PrefillPlan::items
+  float scale = 0;                // factor of the scores
 };
+
+// Enqueues softmax(scale * q k^T) v, causal. The bits of a row do not depend on the chunk or the
+// batch. Requires SupportsPrefill(call.kv).
 void LaunchPrefill(const PrefillCall& call, void* stream);
 
 }  // namespace penstock::cuda::library

@@ -30,35 +30,34 @@ struct Prefill {
   }
 
   static Params ParamsOf(const PrefillCall& call) {
-    const PrefillParams& p = call.params;
     const auto field = [&](PrefillField f) {
       return const_cast<int32_t*>(call.plan) + PrefillFieldAt(f, call.items, call.shape.processors);
     };
-    const PrefillStrides strides = StridesOf(p.kv);
-    return {.q_ptr = Elements(p.queries),
+    const PrefillStrides strides = StridesOf(call.kv);
+    return {.q_ptr = Elements(call.queries),
             .k_ptr = Elements(strides.keys),
             .v_ptr = Elements(strides.values),
-            .o_ptr = Elements(p.output),
+            .o_ptr = Elements(call.output),
             .lse_ptr = nullptr,
             .qo_tile_indices = field(PrefillField::kTile),
             .qo_indptr = field(PrefillField::kFirstRow),
             .kv_indptr = field(PrefillField::kTableAt),
-            .kv_indices = reinterpret_cast<int32_t*>(const_cast<uint32_t*>(p.tables)),
+            .kv_indices = reinterpret_cast<int32_t*>(const_cast<uint32_t*>(call.tables)),
             .qo_lens = field(PrefillField::kRows),
             .kv_lens = field(PrefillField::kLength),
             .head_indices = field(PrefillField::kHead),
             .work_indptr = const_cast<int32_t*>(call.plan),
             .batch_indices = field(PrefillField::kSequence),
             .additional_params = {.logits_soft_cap = 0,
-                                  .sm_scale = p.scale_log2 / 1.44269504088896340736f,
+                                  .sm_scale = call.scale,
                                   .maybe_prefix_len_ptr = nullptr,
                                   .maybe_token_pos_in_items_ptr = nullptr,
                                   .token_pos_in_items_len = 0,
                                   .maybe_max_item_len_ptr = nullptr},
-            .q_stride_n = p.query_stride,
+            .q_stride_n = call.query_stride,
             .k_stride_n = strides.token,
             .v_stride_n = strides.token,
-            .o_stride_n = p.output_stride,
+            .o_stride_n = call.output_stride,
             .q_stride_h = kDim,
             .k_stride_h = strides.head,
             .v_stride_h = strides.head,
@@ -67,10 +66,10 @@ struct Prefill {
             .k_page_stride = strides.page,
             .v_page_stride = strides.page,
             .num_qo_heads = call.shape.heads,
-            .num_kv_heads = p.kv.kv_heads,
-            .group_size = p.group,
-            .page_size = 1 << p.kv.page_log2,
-            .window_left = p.window > 0 ? p.window - 1 : -1,
+            .num_kv_heads = call.kv.kv_heads,
+            .group_size = call.shape.heads / call.kv.kv_heads,
+            .page_size = 1 << call.kv.page_log2,
+            .window_left = call.shape.window > 0 ? call.shape.window - 1 : -1,
             .causal = true};
   }
 

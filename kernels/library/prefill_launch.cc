@@ -7,8 +7,8 @@ void RunPrefill(const PrefillCall& call, void* stream);  // in prefill_*.cu
 
 void LaunchPrefill(const PrefillCall& call, void* stream) {
   if (call.items == 0) return;
-  const bool window = call.params.window > 0;
-  if (call.params.kv.head_dim == 64) {
+  const bool window = call.shape.window > 0;
+  if (call.shape.head_dim == 64) {
     return window ? RunPrefill<64, true>(call, stream) : RunPrefill<64, false>(call, stream);
   }
   return window ? RunPrefill<128, true>(call, stream) : RunPrefill<128, false>(call, stream);

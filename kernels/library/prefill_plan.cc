@@ -12,11 +12,11 @@ struct Tile {
   int64_t cost;  // in keys, and about 256 for the start
 };
 
-std::vector<Tile> TilesOf(std::span<const PrefillSequence> sequences, const PrefillShape& shape) {
+std::vector<Tile> TilesOf(std::span<const PrefillRows> sequences, const PrefillShape& shape) {
   const int32_t tile_rows = PrefillTileRows(shape.head_dim);
   std::vector<Tile> tiles;
   for (size_t i = 0; i < sequences.size(); ++i) {
-    const PrefillSequence& s = sequences[i];
+    const PrefillRows& s = sequences[i];
     for (int32_t first = 0; first < s.rows; first += tile_rows) {
       const int32_t end = s.position + std::min(first + tile_rows, s.rows);
       const int32_t begin =
@@ -71,7 +71,7 @@ PrefillStrides StridesOf(const KvPlanes& kv) {
           .token = kv.keys.row_bytes / 2};
 }
 
-PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const PrefillShape& shape) {
+PrefillPlan PlanPrefill(std::span<const PrefillRows> sequences, const PrefillShape& shape) {
   const std::vector<Tile> tiles = TilesOf(sequences, shape);
   const auto items = static_cast<int32_t>(tiles.size()) * shape.heads;
   PrefillPlan plan{.items = items,
@@ -84,7 +84,7 @@ PrefillPlan PlanPrefill(std::span<const PrefillSequence> sequences, const Prefil
   for (const std::vector<Work>& works : Deal(tiles, shape)) {
     plan.words[processor++] = item;
     for (const Work& work : works) {
-      const PrefillSequence& s = sequences[work.tile.sequence];
+      const PrefillRows& s = sequences[work.tile.sequence];
       put(PrefillField::kTile, work.tile.tile);
       put(PrefillField::kFirstRow, s.first_row);
       put(PrefillField::kRows, s.rows);

@@ -120,18 +120,6 @@ AttentionResult RunDecode(const AttentionCase& c) {
 }
 
 AttentionResult RunPrefill(const AttentionCase& c) {
-  return RunPrefill(c, [&c](PrefillParams params, std::span<const PrefillSequence> sequences) {
-    std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
-    plan.push_back({});  // padding
-    const DeviceArray<PrefillTile> tiles(plan);
-    params.tiles = tiles.data();
-    PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
-    ExpectNoDeviceError("PrefillAttention");
-    Synchronize(nullptr);
-  });
-}
-
-AttentionResult RunPrefill(const AttentionCase& c, const PrefillRun& run) {
   const KvPoolCase kv(c.kv);
   std::vector<PrefillSequence> sequences;
   int32_t rows = 0;
@@ -141,7 +129,10 @@ AttentionResult RunPrefill(const AttentionCase& c, const PrefillRun& run) {
     rows += c.rows[s];
   }
   const Queries q(c, c.rows);
+  std::vector<PrefillTile> plan = PlanPrefill(sequences, c.group);
+  plan.push_back({});  // padding
   const DeviceArray<PrefillSequence> device_sequences(sequences);
+  const DeviceArray<PrefillTile> tiles(plan);
   const PrefillParams params{.queries = q.device->data(),
                              .query_stride = q.width,
                              .output = q.output->data(),
@@ -150,10 +141,12 @@ AttentionResult RunPrefill(const AttentionCase& c, const PrefillRun& run) {
                              .tables = kv.tables->data(),
                              .table_stride = kv.table_stride,
                              .sequences = device_sequences.data(),
+                             .tiles = tiles.data(),
                              .group = c.group,
                              .window = c.window,
                              .scale_log2 = ScaleLog2(q.dim)};
-  run(params, sequences);
+  PrefillAttention(params, static_cast<int>(plan.size()), nullptr);
+  ExpectNoDeviceError("PrefillAttention");
   AttentionResult result{.bits = Bits(*q.output)};
   Sums sums;
   for (size_t s = 0; s < sequences.size(); ++s) {

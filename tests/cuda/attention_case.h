@@ -1,11 +1,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <span>
 #include <vector>
 
-#include "kernels/cuda/prefill_params.h"
 #include "tests/cuda/kv_pool_case.h"
 
 namespace penstock::cuda {
@@ -32,9 +29,5 @@ struct AttentionResult {
 // NaN in a result makes the deviation NaN.
 AttentionResult RunDecode(const AttentionCase& c);
 AttentionResult RunPrefill(const AttentionCase& c);
-// The same by another implementation of prefill attention; params.tiles is null.
-using PrefillRun =
-    std::function<void(const PrefillParams& params, std::span<const PrefillSequence> sequences)>;
-AttentionResult RunPrefill(const AttentionCase& c, const PrefillRun& run);
 
 }  // namespace penstock::cuda

@@ -19,7 +19,7 @@
 namespace penstock::cuda::library {
 namespace {
 
-using Sequences = std::vector<PrefillSequence>;
+using Sequences = std::vector<PrefillRows>;
 
 PrefillShape Shape(int32_t heads = 8) {
   return {.heads = heads, .head_dim = 128, .table_stride = 100, .processors = 13};
@@ -43,7 +43,7 @@ std::string FaultOf(const PrefillPlan& plan, const Sequences& sequences,
     const auto word = [&](PrefillField field) { return Word(plan, shape, field, item); };
     const int32_t index = word(PrefillField::kSequence);
     if (index < 0 || index >= static_cast<int32_t>(sequences.size())) return "no such sequence";
-    const PrefillSequence& s = sequences[index];
+    const PrefillRows& s = sequences[index];
     if (word(PrefillField::kFirstRow) != s.first_row || word(PrefillField::kRows) != s.rows ||
         word(PrefillField::kLength) != s.position + s.rows ||
         word(PrefillField::kTableAt) != index * shape.table_stride) {
@@ -56,7 +56,7 @@ std::string FaultOf(const PrefillPlan& plan, const Sequences& sequences,
   }
   size_t tiles = 0;
   const int32_t rows = PrefillTileRows(shape.head_dim);
-  for (const PrefillSequence& s : sequences) tiles += (s.rows + rows - 1) / rows;
+  for (const PrefillRows& s : sequences) tiles += (s.rows + rows - 1) / rows;
   return found.size() == tiles * shape.heads ? "" : "a tile is missing";
 }
 
@@ -151,7 +151,7 @@ TEST(LibraryPrefillPlan, OfAStepIsThatOfItsSequences) {
   for (int i = 0; i < 50; ++i) {
     const Sequences sequences = RandomSequences(random);
     std::multiset<Item> parts;
-    for (const PrefillSequence& s : sequences) parts.merge(items(PlanPrefill({&s, 1}, shape)));
+    for (const PrefillRows& s : sequences) parts.merge(items(PlanPrefill({&s, 1}, shape)));
     EXPECT_EQ(items(PlanPrefill(sequences, shape)), parts);
   }
 }
