@@ -5,6 +5,9 @@
 // Takes the place of flashinfer/fastdiv.cuh, which needs a newer CCCL than CUDA 13.0's: this file
 // is included first, and has that file's include guard, names and members. The method is that of
 // Granlund and Montgomery, "Division by Invariant Integers using Multiplication", figure 4.1.
+#ifdef FLASHINFER_FASTDIV_CUH_
+#error "fast_div.h comes before FlashInfer's headers"
+#endif
 #define FLASHINFER_FASTDIV_CUH_
 
 #ifdef __CUDACC__

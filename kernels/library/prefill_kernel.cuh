@@ -1,11 +1,12 @@
 #pragma once
 
-// clang-format off: the first one takes the place of a header that the others include.
+// The first one takes the place of a header that the others include.
+// clang-format off
+#include "kernels/library/fast_div.h"
+
 #include <flashinfer/attention/hopper/default_params.cuh>
 #include <flashinfer/attention/hopper/prefill_sm90.cuh>
 #include <flashinfer/attention/hopper/variants.cuh>
-
-#include "kernels/library/fast_div.h"
 // clang-format on
 
 #include "kernels/library/prefill.h"
