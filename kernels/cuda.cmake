@@ -3,7 +3,7 @@
 set(cuda_kernels cuda/device/attention_cuda.cu cuda/device/gemm_cuda.cu cuda/device/kv_codec_cuda.cu cuda/device/row_ops_cuda.cu cuda/device/sample_cuda.cu cuda/device/slabs_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/head_ranges.cc
-    cuda/sharded_pages.cc)
+    cuda/products.cc cuda/sharded_pages.cc)
 
 set(emulator ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 set(emulated_sources)
@@ -39,3 +39,20 @@ if(PENSTOCK_CUDA)
   add_library(penstock_cuda STATIC ${cuda_device_sources} ${cuda_host_sources})
   target_link_libraries(penstock_cuda PUBLIC penstock_base penstock_cuda_kernels)
 endif()
+
+# The library implementation of the products: kernels/library, or what says that it is not there.
+add_library(penstock_cuda_library_none STATIC EXCLUDE_FROM_ALL library/library_none.cc)
+target_link_libraries(penstock_cuda_library_none PUBLIC penstock_base)
+if(PENSTOCK_CUDA)
+  include(library.cmake)
+  penstock_add_library_kernels(${PROJECT_SOURCE_DIR})
+  if(TARGET penstock_library_kernels)
+    add_library(penstock_cuda_library STATIC library/library_products.cc)
+    target_link_libraries(penstock_cuda_library PUBLIC penstock_base penstock_library_kernels)
+  else()
+    add_library(penstock_cuda_library ALIAS penstock_cuda_library_none)
+  endif()
+endif()
+# The plans, for tests without a GPU.
+add_library(penstock_library_plans STATIC EXCLUDE_FROM_ALL library/gemm_plan.cc library/prefill_plan.cc)
+target_link_libraries(penstock_library_plans PUBLIC penstock_base)

@@ -37,6 +37,8 @@ const Confined kConfined[] = {
      std::regex("no file")},  // kvstore/wire/nccl/nccl_abi.h declares what we call
     {"#include <dlfcn.h>", std::regex("kvstore/wire/nccl/nccl_library\\.cc")},
     {"#include <cuda", std::regex("kernels/cuda/device/(.*_cuda\\.cu|device\\.cuh)")},
+    {"#include <cutlass/", std::regex("kernels/library/gemm_tile\\.cuh")},
+    {"#include <flashinfer/", std::regex("kernels/library/prefill_kernel\\.cuh")},
     {"#include <immintrin.h>",
      std::regex("kernels/cpu/.*\\.(cc|h)|base/crc32c\\.cc|lab/micro/kernels_limits\\.cc")},
     {"getenv(",

@@ -28,6 +28,7 @@ const Rooms kRooms = {
     {"kernels/cuda", {"base", "kernels"}},
     {"kernels/eviction", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
+    {"kernels/library", {"kernels/cuda"}},
     // The model.
     {"model/gguf", {"base"}},
     {"model/checkpoint", {"base", "model/gguf"}},
@@ -66,8 +67,8 @@ const Rooms kRooms = {
     {"kvstore/manager", {"base", "kvstore/cache", "kvstore/names", "kvstore/tiers", "proto"}},
     // Workers.
     {"worker/model",
-     {"base", "kernels", "kernels/cpu", "kernels/cuda", "kvstore/cache", "kvstore/codec",
-      "kvstore/wire/nccl", "model/cuda", "model/forward", "model/gguf"}},
+     {"base", "kernels", "kernels/cpu", "kernels/cuda", "kernels/library", "kvstore/cache",
+      "kvstore/codec", "kvstore/wire/nccl", "model/cuda", "model/forward", "model/gguf"}},
     {"worker/engine",
      {"base", "base/metrics", "kernels", "kvstore/manager", "kvstore/names", "model/forward",
       "model/sampler", "proto", "worker/model"}},

@@ -17,8 +17,9 @@ float ScaleLog2(const ModelConfig& config) {
 }  // namespace
 
 cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const {
-  cuda::Product product = cuda::Gemm(matrix.weight, parts_.scratch.input.as<Bf16>(), rows,
-                                     parts_.scratch.product.as<float>(), parts_.stream);
+  cuda::Product product =
+      parts_.products.Multiply(matrix.weight, parts_.scratch.input.as<Bf16>(), rows,
+                               parts_.scratch.product.as<float>(), parts_.stream);
   product.bias = matrix.bias;
   return product;
 }

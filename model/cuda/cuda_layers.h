@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/products.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_step.h"
 #include "model/forward/product_exchange.h"
@@ -14,6 +15,7 @@ class CudaLayers {
     const ModelConfig& config;
     const CudaWeights& weights;
     CudaScratch& scratch;
+    const cuda::Products& products;
     ProductExchange* exchange = nullptr;  // null: this GPU has the whole model
     void* stream = nullptr;
   };

@@ -39,15 +39,26 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   }
   device.Select();
   ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard, device.stream()));
-  RETURN_IF_ERROR(
-      runner->scratch_.Allocate(runner->config_, *runner->weights_, options.max_step_tokens));
+  RETURN_IF_ERROR(runner->CheckProducts());
+  RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
+                                            options.max_step_tokens));
   return runner;
+}
+
+absl::Status CudaRunner::CheckProducts() const {
+  for (const CudaLayer& layer : weights_->layers) {
+    for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
+      RETURN_IF_ERROR(options_.products->Check(m->weight));
+    }
+  }
+  return makes_logits() ? options_.products->Check(weights_->lm_head.weight) : absl::OkStatus();
 }
 
 CudaLayers CudaRunner::layers() {
   return CudaLayers({.config = config_,
                      .weights = *weights_,
                      .scratch = scratch_,
+                     .products = *options_.products,
                      .exchange = options_.exchange,
                      .stream = device_.stream()});
 }
@@ -149,7 +160,7 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   }
   if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;
-  const size_t slices = cuda::SkinnySlices(weights_->lm_head.weight);
+  const size_t slices = options_.products->Slices(weights_->lm_head.weight);
   RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
   RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
   const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);

@@ -23,15 +23,16 @@ class CudaRunner final : public ModelRunner {
  public:
   struct Options {
     int32_t max_step_tokens = 512;
-    ModelShard shard;                     // the part of the model on this GPU
+    const cuda::Products* products = &cuda::OwnProducts();  // outlives the runner
+    ModelShard shard;                                       // the part of the model on this GPU
     ProductExchange* exchange = nullptr;  // with the GPUs of the other shards; outlives the runner
     // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.
     size_t graphs_max = 32;
   };
 
   // Uploads `weights`, which are not needed afterwards. `device` outlives the runner. Returns
-  // FAILED_PRECONDITION that names the part of the model that the kernels do not support, or
-  // RESOURCE_EXHAUSTED that names the allocation.
+  // FAILED_PRECONDITION that names the part of the model that the kernels or Options::products do
+  // not support, or RESOURCE_EXHAUSTED that names the allocation.
   static absl::StatusOr<std::unique_ptr<CudaRunner>> Create(const Weights& weights,
                                                             cuda::CudaDevice& device,
                                                             const Options& options);
@@ -50,6 +51,7 @@ class CudaRunner final : public ModelRunner {
 
  private:
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
+  absl::Status CheckProducts() const;
   absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
   void Enqueue(const StepArgs& args, CudaStep& step);

@@ -7,15 +7,15 @@
 namespace penstock {
 
 absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights& weights,
-                                   size_t rows) {
+                                   const cuda::Products& products, size_t rows) {
   frequencies = RopeFrequencies(config.rope, config.head_dim);
   const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
   size_t input_width = std::max(hidden, query_width), product_width = 0;
   for (const CudaLayer& layer : weights.layers) {
     input_width = std::max<size_t>(input_width, layer.down.weight.inputs);
     for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
-      product_width = std::max<size_t>(
-          product_width, size_t{1} * cuda::SkinnySlices(m->weight) * m->weight.outputs);
+      product_width = std::max<size_t>(product_width,
+                                       size_t{1} * products.Slices(m->weight) * m->weight.outputs);
     }
   }
   RETURN_IF_ERROR(Grow(residual, rows * hidden * sizeof(float), "residual"));

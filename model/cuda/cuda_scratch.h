@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/products.h"
 #include "model/cuda/cuda_weights.h"
 
 namespace penstock {
@@ -25,7 +26,8 @@ class CudaEvent {
 struct CudaScratch {
   // Allocates the memory that every step of up to `rows` rows needs. Returns RESOURCE_EXHAUSTED
   // that names the allocation.
-  absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights, size_t rows);
+  absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights,
+                        const cuda::Products& products, size_t rows);
   size_t device_bytes() const;
   // The addresses that kernels receive. Graphs become invalid when one of them changes.
   std::vector<const void*> Addresses() const;

@@ -118,8 +118,8 @@ class GpuWire final : public Wire {
   explicit GpuWire(WireReceiver& user) : receiver_(user) {}
   absl::Status Open(const WireLimits& limits) {
     ASSIGN_OR_RETURN(
-        wire_,
-        MakeHostWire({.lanes = "shm", .limits = limits, .same_host_gpu = EmulatedGpu()}, receiver_));
+        wire_, MakeHostWire({.lanes = "shm", .limits = limits, .same_host_gpu = EmulatedGpu()},
+                            receiver_));
     return absl::OkStatus();
   }
   std::string address() const override { return wire_->address(); }

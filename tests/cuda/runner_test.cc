@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -70,6 +71,52 @@ TEST(CudaRunner, ItsPagesServeTheCpu) {
                 own_codes ? 8e-2 : kBf16Deviation)
           << KvDtypeName(dtype) << " " << next.size();
     }
+  }
+}
+
+// Products of another implementation: ours, without slices, in another order.
+class OtherProducts final : public cuda::Products {
+ public:
+  std::string_view name() const override { return "other"; }
+  absl::Status Check(const cuda::Weight& weight) const override {
+    return weight.outputs == refused ? FailedPrecondition("refused") : absl::OkStatus();
+  }
+  int32_t Slices(const cuda::Weight& weight) const override { return SkinnySlices(weight); }
+  cuda::Product Multiply(const cuda::Weight& weight, const Bf16* input, int rows, float* output,
+                         void* stream) const override {
+    multiplied.push_back({weight.outputs, weight.inputs, rows});
+    return WideGemm(weight, input, rows, output, cuda::Slices::kAddedUp, stream);
+  }
+
+  int32_t refused = -1;
+  mutable std::vector<std::array<int32_t, 3>> multiplied;  // outputs, inputs, rows
+};
+
+TEST(CudaRunner, UsesOneImplementationOfProducts) {
+  const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
+  const auto device = *cuda::CudaDevice::Open(0);
+  OtherProducts products;
+  const auto runner = *CudaRunner::Create(weights, *device, {.products = &products});
+  TransformerRunner cpu(weights, {}, 512);
+  Rig got(*runner, 1), want(cpu, 1);
+  const std::vector<Rig::Feed> feeds = {{0, Prompt(21, 1), 0}};
+  EXPECT_LT(Deviation(got.Step(feeds), want.Step(feeds)), kBf16Deviation);
+  // In the last layer only the last row goes on.
+  const std::vector<std::array<int32_t, 3>> all = {
+      {256, 64, 21}, {64, 256, 21}, {160, 64, 21}, {64, 80, 21},  // layer 0
+      {256, 64, 21}, {64, 256, 1},  {160, 64, 1},  {64, 80, 1},   // layer 1
+      {101, 64, 1}};                                              // logits
+  EXPECT_EQ(products.multiplied, all);
+}
+
+TEST(CudaRunner, SaysWhichWeightItsProductsDoNotSupport) {
+  const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
+  const auto device = *cuda::CudaDevice::Open(0);
+  OtherProducts products;
+  for (const int32_t outputs : {256, 160, 64, 101}) {
+    products.refused = outputs;
+    const auto runner = CudaRunner::Create(weights, *device, {.products = &products});
+    EXPECT_EQ(runner.status().code(), absl::StatusCode::kFailedPrecondition) << outputs;
   }
 }
 

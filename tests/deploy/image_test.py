@@ -190,9 +190,9 @@ class Dockerfiles(unittest.TestCase):
         self.assertIn(f"appVersion: {version}\n", (ROOT / "deploy/helm/penstock/Chart.yaml").read_text())
 
     def test_all_that_is_fetched_is_pinned_by_hash(self):
-        for name in ("docker/cuda-build.txt", "docker/cuda-run.txt", "requirements.txt"):
+        for name in ("docker/cuda-build.txt", "docker/cuda-library.txt", "docker/cuda-run.txt", "requirements.txt"):
             lines = [line for line in (ROOT / "deploy" / name).read_text().splitlines() if line and not line.startswith("#")]
-            self.assertGreater(len(lines), 1)
+            self.assertGreater(len(lines), 0)
             for line in lines:
                 self.assertRegex(line, r"^[\w-]+==[\w.]+ --hash=sha256:[0-9a-f]{64}$")
         self.assertIn("--require-hashes", (ROOT / "scripts/setup").read_text())

@@ -34,7 +34,8 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .device = config.device(),
           .gpu_memory_utilization = config.gpu_memory_utilization(),
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
-          .nccl_library = config.nccl_library()};
+          .nccl_library = config.nccl_library(),
+          .gpu_kernels = config.gpu_kernels()};
 }
 
 // The host that the wire binds: the one of `listen` by default.

@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
+#include "kernels/library/library_products.h"
 #include "kvstore/codec/device_slab_coder.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/tensor_parallel_runner.h"
@@ -21,15 +22,38 @@ namespace {
 // the ring of CudaPages.
 constexpr size_t kReserveBytes = size_t{256} << 20;
 
-std::string ArithmeticOf(const cuda::CudaDevice& device) {
+std::string ComputeCapability(const cuda::CudaDevice& device) {
   return fmt::format("cuda {}.{}", device.info().compute_major, device.info().compute_minor);
+}
+
+// `products` is null where they are this project's.
+std::string ArithmeticOf(const cuda::CudaDevice& device, const cuda::Products* products) {
+  const std::string capability = ComputeCapability(device);
+  return products == nullptr ? capability : fmt::format("{} {}", capability, products->name());
+}
+
+// Null: this project's.
+absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDevice& device,
+                                                             const std::string& kernels) {
+  if (kernels == "own") return nullptr;
+  auto library = cuda::MakeLibraryProducts(device.info());
+  if (kernels == "auto" && !library.ok()) return nullptr;
+  return library;
+}
+
+CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
+  return {.max_step_tokens = options.step_tokens,
+          .products = products == nullptr ? &cuda::OwnProducts() : products};
 }
 
 class OneGpu final : public GpuHost {
  public:
-  OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<CudaRunner> runner,
-         std::unique_ptr<cuda::CudaPages> pages)
-      : device_(std::move(device)), runner_(std::move(runner)), pages_(std::move(pages)) {}
+  OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<cuda::Products> products,
+         std::unique_ptr<CudaRunner> runner, std::unique_ptr<cuda::CudaPages> pages)
+      : device_(std::move(device)),
+        products_(std::move(products)),
+        runner_(std::move(runner)),
+        pages_(std::move(pages)) {}
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
@@ -46,10 +70,11 @@ class OneGpu final : public GpuHost {
   absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
     return MakeDeviceSlabCoder(*device_, raw_bytes_max);
   }
-  std::string arithmetic() const override { return ArithmeticOf(*device_); }
+  std::string arithmetic() const override { return ArithmeticOf(*device_, products_.get()); }
 
  private:
   const std::unique_ptr<cuda::CudaDevice> device_;
+  const std::unique_ptr<cuda::Products> products_;  // null: this project's
   const std::unique_ptr<CudaRunner> runner_;
   const std::unique_ptr<cuda::CudaPages> pages_;
   std::unique_ptr<cuda::CudaSlabs> slabs_;  // once opened
@@ -60,9 +85,11 @@ using Devices = std::vector<std::unique_ptr<cuda::CudaDevice>>;
 // Several GPUs that compute together. Wires and tiers see them as one.
 class ManyGpus final : public GpuHost {
  public:
-  ManyGpus(Devices devices, std::unique_ptr<NcclRanks> links,
-           std::unique_ptr<cuda::ShardedPages> pages, std::unique_ptr<TensorParallelRunner> runner)
+  ManyGpus(Devices devices, std::unique_ptr<cuda::Products> products,
+           std::unique_ptr<NcclRanks> links, std::unique_ptr<cuda::ShardedPages> pages,
+           std::unique_ptr<TensorParallelRunner> runner)
       : devices_(std::move(devices)),
+        products_(std::move(products)),
         links_(std::move(links)),
         pages_(std::move(pages)),
         runner_(std::move(runner)) {
@@ -83,10 +110,13 @@ class ManyGpus final : public GpuHost {
     return OpenSlabs().status();
   }
   // Without the number of GPUs: workers of different numbers share KV (docs/adr/0025).
-  std::string arithmetic() const override { return ArithmeticOf(*devices_.front()); }
+  std::string arithmetic() const override {
+    return ArithmeticOf(*devices_.front(), products_.get());
+  }
 
  private:
   const Devices devices_;
+  const std::unique_ptr<cuda::Products> products_;  // null: this project's
   const std::unique_ptr<NcclRanks> links_;
   const std::unique_ptr<cuda::ShardedPages> pages_;
   const std::unique_ptr<TensorParallelRunner> runner_;
@@ -116,14 +146,17 @@ KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
   return layout;
 }
 
-absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights, const GpuOptions& options,
-                                                 const CudaRunner::Options& runner_options) {
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
+                                                 const GpuOptions& options) {
   ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
-  ASSIGN_OR_RETURN(auto runner, CudaRunner::Create(weights, *device, runner_options));
+  ASSIGN_OR_RETURN(auto products, MakeProducts(*device, options.kernels));
+  ASSIGN_OR_RETURN(auto runner,
+                   CudaRunner::Create(weights, *device, RunnerOptions(options, products.get())));
   const KvLayout layout = LayoutFor(*runner, options);
   ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
   ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
-  return std::make_unique<OneGpu>(std::move(device), std::move(runner), std::move(pages));
+  return std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
+                                  std::move(pages));
 }
 
 absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
@@ -135,12 +168,12 @@ absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
                       fmt::format("tensor_parallel is {}", options.tensor_parallel));
     }
     devices.push_back(*std::move(device));
-    if (ArithmeticOf(*devices.back()) == ArithmeticOf(*devices.front())) continue;
+    if (ComputeCapability(*devices.back()) == ComputeCapability(*devices.front())) continue;
     return FailedPrecondition(
         "tensor_parallel is {}: cuda:{} is {}, cuda:{} is {}; GPUs that compute together are of "
         "one compute capability",
-        options.tensor_parallel, options.index, ArithmeticOf(*devices.front()),
-        devices.back()->index(), ArithmeticOf(*devices.back()));
+        options.tensor_parallel, options.index, ComputeCapability(*devices.front()),
+        devices.back()->index(), ComputeCapability(*devices.back()));
   }
   return devices;
 }
@@ -163,24 +196,24 @@ absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& dev
   return std::make_unique<cuda::ShardedPages>(std::move(ranks));
 }
 
-absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights, const GpuOptions& options,
-                                                  const CudaRunner::Options& runner_options) {
+absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
+                                                  const GpuOptions& options) {
   ASSIGN_OR_RETURN(Devices devices, OpenDevices(options));
   ASSIGN_OR_RETURN(auto library, NcclLibrary::Load(options.nccl_library));
   ASSIGN_OR_RETURN(auto links, NcclRanks::Create(std::move(library), options.tensor_parallel, {}));
   std::vector<cuda::CudaDevice*> ranks;
   for (const auto& device : devices) ranks.push_back(device.get());
-  ASSIGN_OR_RETURN(auto runner,
-                   TensorParallelRunner::Create(weights, ranks, *links, runner_options));
+  ASSIGN_OR_RETURN(auto products, MakeProducts(*devices.front(), options.kernels));
+  ASSIGN_OR_RETURN(
+      auto runner,
+      TensorParallelRunner::Create(weights, ranks, *links, RunnerOptions(options, products.get())));
   ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
-  return std::make_unique<ManyGpus>(std::move(devices), std::move(links), std::move(pages),
-                                    std::move(runner));
+  return std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
+                                    std::move(pages), std::move(runner));
 }
 
 absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuOptions& options) {
-  const CudaRunner::Options runner_options{.max_step_tokens = options.step_tokens};
-  return options.tensor_parallel == 1 ? OpenOne(weights, options, runner_options)
-                                      : OpenMany(weights, options, runner_options);
+  return options.tensor_parallel == 1 ? OpenOne(weights, options) : OpenMany(weights, options);
 }
 
 // Checks the GPUs with a small model before the large one is loaded.

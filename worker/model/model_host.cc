@@ -110,6 +110,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dty
                                               .nccl_library = options.nccl_library,
                                               .memory_utilization = options.gpu_memory_utilization,
                                               .step_tokens = options.step_tokens,
+                                              .kernels = options.gpu_kernels,
                                               .block_tokens = options.block_tokens,
                                               .dtype = dtype}));
   host.weights = {};
@@ -128,6 +129,11 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
         "tensor_parallel is {}, which needs GPUs, and device is {}; set device=cuda:0, or "
         "tensor_parallel=1",
         options.tensor_parallel, options.device);
+  }
+  if (!gpu && options.gpu_kernels == "library") {
+    return FailedPrecondition(
+        "gpu_kernels is {}, and device is {}; set device=cuda:0, or leave gpu_kernels out",
+        options.gpu_kernels, options.device);
   }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights, gpu.has_value()));
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy));

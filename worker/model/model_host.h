@@ -27,8 +27,9 @@ struct ModelHost {
     int32_t step_tokens = 512;           // maximum of one step
     std::string device = "cpu";          // or "cuda:N", where kv_memory and threads do not matter
     double gpu_memory_utilization = 0.9;
-    int32_t tensor_parallel = 1;  // GPUs, from that one on
-    std::string nccl_library;     // where there are several
+    int32_t tensor_parallel = 1;       // GPUs, from that one on
+    std::string nccl_library;          // where there are several
+    std::string gpu_kernels = "auto";  // as GpuOptions::kernels
   };
 
   // Errors name the file and field, or the missing memory.

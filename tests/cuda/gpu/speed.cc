@@ -15,7 +15,6 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr int kRuns = 20;
 using enum KvCode;
 
 struct Shape {
@@ -230,23 +229,6 @@ void MeasureSlabs(const Ceilings& ceilings, Report& report) {
 }
 
 }  // namespace
-
-double MedianUs(const std::function<void()>& enqueue, void* stream) {
-  void *begin = CreateEvent(), *end = CreateEvent();
-  std::vector<double> runs;
-  for (int i = 0; i < kRuns + 2; ++i) {
-    RecordEvent(begin, stream);
-    enqueue();
-    RecordEvent(end, stream);
-    SynchronizeEvent(end);
-    ExpectNoDeviceError("a measurement");
-    if (i >= 2) runs.push_back(1e3 * MillisecondsBetween(begin, end));
-  }
-  DestroyEvent(begin);
-  DestroyEvent(end);
-  std::ranges::nth_element(runs, runs.begin() + kRuns / 2);
-  return runs[kRuns / 2];
-}
 
 Ceilings MeasureCeilings(Report& report) {
   constexpr size_t kBytes = size_t{1} << 30;

@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
 
 #include "tests/cuda/gpu/report.h"
+#include "tests/cuda/gpu/timing.h"
 
 namespace penstock::cuda {
 
@@ -35,8 +37,5 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
 void MeasureStep(double ceiling, Report& report);
 // True when the graph of a tiny shape gives the same as its launches, in repeated runs.
 bool StepIsTheSameAsAGraph();
-
-// The median of some runs by the device's clock.
-double MedianUs(const std::function<void()>& enqueue, void* stream = nullptr);
 
 }  // namespace penstock::cuda

@@ -80,6 +80,14 @@ TEST(GpuHost, SaysWhatDoesNotFit) {
   EXPECT_NE(message().find("cuda:3"), std::string::npos) << message();
 }
 
+TEST(GpuHost, SaysThatItHasNoLibraryKernels) {
+  GpuOptions options = Options();
+  options.kernels = "library";
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("this build has no library kernels"), std::string::npos) << status;
+}
+
 TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
   const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
   const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();

@@ -35,5 +35,14 @@ TEST(ModelHost, SeveralGpusAreNotTheCpus) {
   EXPECT_NE(Message(status).find("tensor_parallel is 2"), std::string::npos) << status.message();
 }
 
+TEST(ModelHost, LibraryKernelsAreNotTheCpus) {
+  const absl::Status status =
+      ModelHost::Open(
+          {.model = ModelFolder(), .kv_memory = "1MiB", .threads = 1, .gpu_kernels = "library"})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("gpu_kernels is library"), std::string::npos) << status.message();
+}
+
 }  // namespace
 }  // namespace penstock

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <memory>
+
+#include "kernels/cuda/products.h"
+#include "kernels/cuda/runtime.h"
+
+namespace penstock::cuda {
+
+// CUTLASS's products for the GPU that `info` describes. FAILED_PRECONDITION says that this build or
+// this GPU has none. A seam: library_products.cc implements it, and library_none.cc replaces it in
+// builds without the libraries.
+absl::StatusOr<std::unique_ptr<Products>> MakeLibraryProducts(const DeviceInfo& info);
+
+}  // namespace penstock::cuda

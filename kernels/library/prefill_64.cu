@@ -1,0 +1,7 @@
+#include "kernels/library/prefill_kernel.cuh"
+
+namespace penstock::cuda::library {
+
+template void RunPrefill<64, false>(const PrefillCall& call, void* stream);
+
+}  // namespace penstock::cuda::library
