@@ -239,7 +239,7 @@ struct AttentionBlock {
       const float(&x)[4] = scores[0][own];
       all[(first_score + own) * 32] = {{x[0], x[1], x[2], x[3]}};
     }
-    SyncBlock();
+    SyncBlock();  // every warp has written its scores
     PENSTOCK_UNROLL
     for (int j = 0; j < kScoreTiles; ++j) {
       const FloatWords4 x = all[j * 32];

@@ -20,12 +20,13 @@ import random_model
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e"))
 from operations import BIN, Server, eventually  # noqa: E402
 
-# GPU memory: of the first process, and of both together.
+# GPU memory: of the first process, and of both together. An emulated GPU belongs to one process.
 RUNS = {
-    "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.036, 0.036)),
-    "llama-3-8b": dict(prompts=[1, 16, 100, 513, 1024, 1500, 2048, 2048], tokens=32,
-                       load=dict(requests=32, concurrency=8, prompt=1024, output=64), memory=(0.45, 0.9)),
+    "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.1, 0.2)),
+    "llama-3-8b": dict(prompts=[1, 16, 100, 513, 1024, 1500, 2048, 8000], tokens=64,
+                       load=dict(requests=64, concurrency=16, prompt=1024, output=128), memory=(0.45, 0.9)),
 }
+EMULATED_MEMORY = (0.036, 0.036)
 PATIENCE_S = 180
 
 
@@ -38,6 +39,7 @@ def prompts(run):
 class EndToEnd:
     def __init__(self, shape, suffix, folder):
         self.run, self.suffix, self.folder = RUNS[shape], suffix, pathlib.Path(folder)
+        self.memory = EMULATED_MEMORY if suffix else self.run["memory"]
         self.model = self.folder / shape
         print(f"writing a checkpoint of random weights: {shape} ...", flush=True)
         random_model.write(shape, self.model)
@@ -47,7 +49,7 @@ class EndToEnd:
         """The answers of one process, which has the GPU for itself."""
         lines = "".join(" ".join(map(str, ids)) + "\n" for ids in prompts(self.run))
         print("asking one process ...", flush=True)
-        result = subprocess.run([BIN / f"penstock-aggregated{self.suffix}", self.model, "cuda:0", str(self.run["memory"][0]),
+        result = subprocess.run([BIN / f"penstock-aggregated{self.suffix}", self.model, "cuda:0", str(self.memory[0]),
                                  str(max(self.run["prompts"])), str(self.run["tokens"])], input=lines, text=True,
                                 capture_output=True, timeout=PATIENCE_S, check=False)
         if result.returncode != 0:
@@ -56,7 +58,7 @@ class EndToEnd:
 
     def serve(self):
         print("starting workers ...", flush=True)
-        for role, memory in zip(("prefill", "decode"), self.run["memory"]):
+        for role, memory in zip(("prefill", "decode"), self.memory):
             self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw"], f"penstock-{role}{self.suffix}")
         endpoints = [f"--workers={server.listen}" for server in self.servers]
         self.start("router", ["--model_name=random", "--http_listen=127.0.0.1:0", *endpoints])
