@@ -1,5 +1,5 @@
-// Lanes of UCX, and within one host, from and to the memory of an emulated GPU, which the CPU cannot
-// touch.
+// Lanes of UCX, and within one host, from and to the memory of an emulated GPU, which the CPU
+// cannot touch.
 
 #include <gtest/gtest.h>
 
@@ -57,9 +57,10 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
   }
   static std::unique_ptr<Wire> MakeWire(bool gpu, WireReceiver& receiver) {
     const auto device = gpu ? EmulatedGpu() : nullptr;
-    auto wire = GetParam().same_host
-                    ? MakeHostWire({.lanes = "shm", .limits = {}, .same_host_gpu = device}, receiver)
-                    : MakeUcxWire({.gpu = device}, receiver);
+    auto wire =
+        GetParam().same_host
+            ? MakeHostWire({.lanes = "shm", .limits = {}, .same_host_gpu = device}, receiver)
+            : MakeUcxWire({.gpu = device}, receiver);
     EXPECT_TRUE(wire.ok()) << wire.status();
     EXPECT_EQ((*wire)->TakesDeviceMemory(), gpu);
     return *std::move(wire);
@@ -178,8 +179,7 @@ TEST_P(WireDeviceTest, ManyLanesAreTriedOneAfterTheOther) {
     lane_ = std::move(lane);
     const int before = from_device_;
     const uint64_t first = next_;
-    EXPECT_TRUE(
-        SendUntil(
+    EXPECT_TRUE(SendUntil(
         [&] { return GetParam().uses_source() ? from_device_ > before : next_ >= first + 3; }));
   }
   EXPECT_TRUE(receiver_->WaitSettled(static_cast<int>(next_ - 1)));

@@ -207,7 +207,8 @@ TEST_P(WireKill, NothingIsLeftInTheFileSystem) {
   EXPECT_EQ(count(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(Lanes, WireKill, testing::Values("shm", "shm-gpu", "tcp", "sealed", "ucx", "nccl"),
+INSTANTIATE_TEST_SUITE_P(Lanes, WireKill,
+                         testing::Values("shm", "shm-gpu", "tcp", "sealed", "ucx", "nccl"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::ranges::replace(name, '-', '_');

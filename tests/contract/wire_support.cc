@@ -326,8 +326,13 @@ std::vector<WireKind> AllWireKinds() {
                           }};
   WireKind nccl = HostKind("nccl");
   nccl.expect_clean = [] { FakeNccl().ExpectClean(); };
-  return {loopback,           HostKind("shm"), HostKind("shm-gpu"), HostKind("tcp"),
-          HostKind("sealed"), HostKind("ucx"), nccl};
+  return {loopback,
+          HostKind("shm"),
+          HostKind("shm-gpu"),
+          HostKind("tcp"),
+          HostKind("sealed"),
+          HostKind("ucx"),
+          nccl};
 }
 
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {

@@ -126,9 +126,10 @@ struct WireKind {
 };
 std::vector<WireKind> AllWireKinds();
 
-// A wire with the lanes "auto", "tcp", "sealed" (TCP between members), "shm", "shm-gpu" (MakeGpuWire),
-// "ucx" (over TCP), or "nccl": that is NCCL's fake on the emulated GPU. With "ucx" and "nccl", wires
-// take each other to be on two hosts; with "nccl", lanes are given out when NCCL is ready.
+// A wire with the lanes "auto", "tcp", "sealed" (TCP between members), "shm", "shm-gpu"
+// (MakeGpuWire), "ucx" (over TCP), or "nccl": that is NCCL's fake on the emulated GPU. With "ucx"
+// and "nccl", wires take each other to be on two hosts; with "nccl", lanes are given out when NCCL
+// is ready.
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits = {});
 absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireReceiver& receiver);

@@ -1,5 +1,5 @@
-// Workers on emulated GPUs: prompts computed on one, answers decoded on the other, KV by host or GPU
-// memory in between. The binaries are the workers' own but for the device below.
+// Workers on emulated GPUs: prompts computed on one, answers decoded on the other, KV by host or
+// GPU memory in between. The binaries are the workers' own but for the device below.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>

@@ -53,19 +53,18 @@ void WorkerRuntime::OpenReceiver() {
 absl::Status WorkerRuntime::OpenWire() {
   const GpuHost* const gpu = host_->gpu.get();
   const auto transfers = gpu == nullptr ? nullptr : gpu->transfers();
-  ASSIGN_OR_RETURN(wire_,
-                   MakeHostWire({.listen = options_.wire_listen,
-                                 .lanes = options_.wire,
-                                 .identity = cluster_,
-                                 .network_trusted = options_.wire_network_trusted,
-                                 .limits = {},
-                                 .gpu = transfers,
-                                 .same_host_gpu = transfers != nullptr && gpu->has_whole_pages()
-                                                      ? transfers
-                                                      : nullptr,
-                                 .nccl = {.library = options_.nccl_library},
-                                 .on_refused = CountRefusals(metrics_)},
-                                *receiver_));
+  ASSIGN_OR_RETURN(
+      wire_, MakeHostWire({.listen = options_.wire_listen,
+                           .lanes = options_.wire,
+                           .identity = cluster_,
+                           .network_trusted = options_.wire_network_trusted,
+                           .limits = {},
+                           .gpu = transfers,
+                           .same_host_gpu =
+                               transfers != nullptr && gpu->has_whole_pages() ? transfers : nullptr,
+                           .nccl = {.library = options_.nccl_library},
+                           .on_refused = CountRefusals(metrics_)},
+                          *receiver_));
   if (const absl::Status status = OpenDeviceSlabs(); !status.ok()) {
     LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
   }

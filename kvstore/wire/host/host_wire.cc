@@ -83,8 +83,8 @@ class HostWire final : public Wire {
   SameHostGpu same_host_gpu_;
   std::unique_ptr<DeviceProbe> same_host_probe_;  // with a GPU for such lanes
   std::unique_ptr<SameHostReceiver> same_host_;   // null: this wire has no such lanes
-  std::unique_ptr<NcclContext> nccl_;            // null: NCCL is off
-  std::unique_ptr<NetworkLanes> network_;        // null: this wire has no lanes between hosts
+  std::unique_ptr<NcclContext> nccl_;             // null: NCCL is off
+  std::unique_ptr<NetworkLanes> network_;         // null: this wire has no lanes between hosts
 };
 
 // A GPU that has no room for the probe is not used.

@@ -9,8 +9,8 @@
 #include <string>
 #include <utility>
 
-#include "kvstore/wire/net/device_probe.h"
 #include "kvstore/wire/host/nccl_halves.h"
+#include "kvstore/wire/net/device_probe.h"
 #include "kvstore/wire/net/link.h"
 #include "kvstore/wire/net/packet_socket.h"
 #include "kvstore/wire/net/refusal.h"

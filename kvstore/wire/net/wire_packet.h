@@ -24,18 +24,20 @@ struct WirePacket {
     // is a Way; same host: the bytes are at `address`, or if `code` is not 0, at offset `address`
     // of the sender's GPU memory of that number
     kAnnounce = 3,
-    kEnded = 4,     // receiver: `code` is the outcome of message `id`
-    kAddress = 5,   // both: a piece, in `text`, at offset `id` of an address of `size` bytes
+    kEnded = 4,    // receiver: `code` is the outcome of message `id`
+    kAddress = 5,  // both: a piece, in `text`, at offset `id` of an address of `size` bytes
     // Over a link, for the lane's NCCL communicator:
     kNcclOpen = 6,    // sender: the payload is the communicator's id
     kNcclPosted = 7,  // receiver: waits for `size` bytes at offset `address` of message `id`
     kNcclStop = 8,    // both: posts nothing more; `text` has the reason
     // Before payloads use GPU memory:
-    kProbe = 9,    // sender: the payload is DeviceProbe's pattern; same host: placed as in kAnnounce
-    kProbed = 10,  // receiver: whether it arrived intact, encoded as in kEnded; same host: an error
-                   // may also come later, when the receiver cannot use the sender's GPU memory
-    // Same host:
-    kExport = 11,  // sender: its GPU memory of number `code` has `address` bytes and the name `text`
+    // sender: the payload is DeviceProbe's pattern; same host: placed as in kAnnounce
+    kProbe = 9,
+    // receiver: whether it arrived intact, encoded as in kEnded; same host: an error may also come
+    // later, when the receiver cannot use the sender's GPU memory
+    kProbed = 10,
+    // Same host, sender: its GPU memory of number `code` has `address` bytes and the name `text`
+    kExport = 11,
   };
   // The transport of an announced message's payload.
   enum class Way : uint32_t {

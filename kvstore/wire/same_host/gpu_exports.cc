@@ -10,8 +10,8 @@ absl::Status GpuExports::Place(std::span<const std::byte> payload, WirePacket& p
   const auto offset = static_cast<size_t>(payload.data() - exported.data);
   PENSTOCK_CHECK_LE(offset + payload.size(), exported.bytes);
   const auto known = numbers_.find(exported.number);
-  packet.code = known == numbers_.end() ? static_cast<uint32_t>(numbers_.size()) + 1
-                                        : known->second;
+  packet.code =
+      known == numbers_.end() ? static_cast<uint32_t>(numbers_.size()) + 1 : known->second;
   packet.address = offset;
   if (known != numbers_.end()) return absl::OkStatus();
   if (packet.code > kExportsMax) {

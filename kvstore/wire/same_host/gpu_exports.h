@@ -18,8 +18,7 @@ inline constexpr uint32_t kExportsMax = 16;
 class GpuExports {
  public:
   // `send` takes the packets that name memory to the peer.
-  GpuExports(std::shared_ptr<const TransferDevice> gpu,
-             std::function<void(const WirePacket&)> send)
+  GpuExports(std::shared_ptr<const TransferDevice> gpu, std::function<void(const WirePacket&)> send)
       : gpu_(std::move(gpu)), send_(std::move(send)) {}
 
   // Sets `packet.code` and `packet.address` to the place of `payload`, and names its allocation to

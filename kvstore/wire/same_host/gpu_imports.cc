@@ -30,8 +30,7 @@ absl::Status GpuImports::Add(const WirePacket& packet) {
 
 absl::StatusOr<const std::byte*> GpuImports::Find(const WirePacket& packet) const {
   if (packet.code == 0 || packet.code > memories_.size()) {
-    return DataLoss("wire packet: a payload in GPU memory {} of {}", packet.code,
-                    memories_.size());
+    return DataLoss("wire packet: a payload in GPU memory {} of {}", packet.code, memories_.size());
   }
   const Memory& memory = memories_[packet.code - 1];
   if (packet.size > memory.bytes || packet.address > memory.bytes - packet.size) {

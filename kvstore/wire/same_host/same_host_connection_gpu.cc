@@ -20,8 +20,8 @@ bool SameHostConnection::OnGpuPacket(const WirePacket& packet) {
       std::exchange(probed_, true)) {
     return false;
   }
-  shared_.probe->Await(
-      this, [this, packet](const WireTarget& target) { StartProbe(packet, target); });
+  shared_.probe->Await(this,
+                       [this, packet](const WireTarget& target) { StartProbe(packet, target); });
   return true;
 }
 
@@ -41,8 +41,7 @@ void SameHostConnection::EndProbe(const absl::Status& status) {
 
 // False when the copy could not be started; the peer has been told then.
 bool SameHostConnection::StartCopy(const Landing& landing) {
-  const auto copy =
-      shared_.copies->Start(landing.target.data, landing.on_gpu, landing.packet.size);
+  const auto copy = shared_.copies->Start(landing.target.data, landing.on_gpu, landing.packet.size);
   if (copy.ok()) {
     copying_.push_back({.landing = landing, .copy = *copy});
     return true;

@@ -166,14 +166,14 @@ void SameHostLane::OnProbed(const absl::Status& status) {
 void SameHostLane::FailGpu(const absl::Status& status) {
   gpu_ready_ = false;
   if (std::exchange(gpu_failed_, true)) return;
-  LogWarning("gpu_memory_not_used", "a lane over {} uses host memory at both ends: {}",
-             transport(), Message(status));
+  LogWarning("gpu_memory_not_used", "a lane over {} uses host memory at both ends: {}", transport(),
+             Message(status));
 }
 
 void SameHostLane::OnPacket(const WirePacket& packet) {
   if (packet.kind == WirePacket::Kind::kWelcome && greeting_) {
-    const bool gpus = gpu_.device != nullptr &&
-                      packet.id == static_cast<uint64_t>(WirePacket::Memory::kDevice);
+    const bool gpus =
+        gpu_.device != nullptr && packet.id == static_cast<uint64_t>(WirePacket::Memory::kDevice);
     if (packet.Status().ok() && gpus) StartProbe();
     std::exchange(greeting_, nullptr)->set_value(packet.Status());
     return;
