@@ -20,7 +20,8 @@ namespace {
 // An arena of the GPU's memory, of which pieces are taken and given back. Never freed.
 class Arena {
  public:
-  std::byte* Take(size_t bytes) {
+  std::byte* Take(size_t payload_bytes) {
+    const size_t bytes = std::max<size_t>(payload_bytes, 1);
     MutexLock lock(mutex_);
     size_t at = 0;
     for (const auto& [offset, size] : used_) {
@@ -28,7 +29,7 @@ class Arena {
       at = offset + size;
     }
     PENSTOCK_CHECK_LE(at + bytes, kBytes);
-    used_[at] = std::max<size_t>(bytes, 1);
+    used_[at] = bytes;
     return data_ + at;
   }
   void GiveBack(std::byte* data) {

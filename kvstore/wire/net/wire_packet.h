@@ -31,12 +31,13 @@ struct WirePacket {
     kNcclPosted = 7,  // receiver: waits for `size` bytes at offset `address` of message `id`
     kNcclStop = 8,    // both: posts nothing more; `text` has the reason
     // Before payloads use GPU memory:
-    kProbe = 9,  // sender: the payload is DeviceProbe's pattern; same host: placed as in kAnnounce
-    kProbed = 10,  // receiver: whether it arrived intact, encoded as in kEnded; same host: an error
-                   // may also come later, when the receiver cannot use the sender's GPU memory
-    // Same host:
-    kExport =
-        11,  // sender: its GPU memory of number `code` has `address` bytes and the name `text`
+    // sender: the payload is DeviceProbe's pattern; same host: placed as in kAnnounce
+    kProbe = 9,
+    // receiver: whether it arrived intact, encoded as in kEnded; same host: an error may also come
+    // later, when the receiver cannot use the sender's GPU memory
+    kProbed = 10,
+    // Same host, sender: its GPU memory of number `code` has `address` bytes and the name `text`
+    kExport = 11,
   };
   // The transport of an announced message's payload.
   enum class Way : uint32_t {

@@ -18,7 +18,7 @@ import urllib.request
 import random_model
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e"))
-from operations import BIN, Server, eventually  # noqa: E402
+from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 
 # GPU memory: of the first process, and of both together. An emulated GPU belongs to one process.
 RUNS = {
@@ -110,7 +110,12 @@ class EndToEnd:
         print("asking them ...", flush=True)
         answers = [self.answer(seed, ids) for seed, ids in enumerate(prompts(self.run))]
         right = sum(answer == wanted for answer, wanted in zip(answers, expected, strict=True))
-        return {"answers": len(answers), "right": right, "one_prompt": self.one_prompt(), "load": self.load()}
+        return {"answers": len(answers), "right": right, "one_prompt": self.one_prompt(), "load": self.load(), "landed": self.landed()}
+
+    def landed(self):
+        """Slabs by the memory in which they came to the decode worker."""
+        found = samples(scrape(self.servers[1]))
+        return {memory: int(found[f'penstock_kv_landed_slabs_total{{memory="{memory}"}}']) for memory in ("gpu", "host")}
 
 
 def table(found):
@@ -118,6 +123,7 @@ def table(found):
     yield "answers as one process gives them", f"{found['right']} of {found['answers']}"
     yield "layers sent while later ones computed", f"{one['layers_overlapped']} of {one['layers']}, {one['kv_transfer_ms']} ms not hidden"
     yield "KV moved", f"{one['kv_bytes_moved'] / 1e6:.1f} MB by {one['transport']}"
+    yield "slabs that landed in GPU, in host memory", f"{found['landed']['gpu']}, {found['landed']['host']}"
     yield "alone: TTFT, TPOT", f"{one['ttft_ms']} ms, {one['tpot_ms']} ms"
     yield "under load: TTFT median, p99", f"{load['median_ttft_ms']:.1f} ms, {load['p99_ttft_ms']:.1f} ms"
     yield "under load: TPOT median, p99", f"{load['median_tpot_ms']:.2f} ms, {load['p99_tpot_ms']:.2f} ms"
