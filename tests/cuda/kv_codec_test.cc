@@ -155,16 +155,135 @@ TEST_F(DeviceCodecs, LosslessTilesWithFewerEscapesBelowTheirHighestExponent) {
   ExpectAgreement({KvCodec::kLxr}, SmallRun(), {}, values);
 }
 
-TEST_F(DeviceCodecs, FindTilesByHeadsAtTheEdgeOfALook) {
-  for (const size_t escapes : {0, 1, 37, 38, 42, 43}) {
-    KvRun run = SmallRun();
-    run.blocks = 40;  // 80 tiles
-    std::vector<Bf16> values = ValuesOf(run, [](uint64_t) { return 110; });
-    for (size_t i = 0; i < values.size(); ++i) {
-      if (i % 4096 < escapes) values[i].bits = 50 << 7;
-    }
-    ExpectAgreement({KvCodec::kLx16}, run, {}, values);
+// Decodes a payload of the CPU by the kernels of a lossless codec alone.
+class LosslessDecode {
+ public:
+  LosslessDecode(KvCodec codec, std::span<const std::byte> payload, size_t elements)
+      : tile_(codec == KvCodec::kLx16 ? kLx16Tile : kLxrTile),
+        payload_bytes_(static_cast<uint32_t>(payload.size())),
+        payload_(std::vector<std::byte>(payload.begin(), payload.end())),
+        values_(elements),
+        tiles_(cuda::LosslessTiles(static_cast<uint32_t>(elements), tile_)),
+        segments_(cuda::LosslessSegmentsMax(static_cast<uint32_t>(elements), tile_)),
+        result_(1) {
+    cuda::ClearKvCodecResult(result_.data(), nullptr);
+    const cuda::LosslessParams params{.values = values_.data(),
+                                      .elements = static_cast<uint32_t>(elements),
+                                      .payload = payload_.data(),
+                                      .payload_bytes = payload_bytes_,
+                                      .tiles = tiles_.data(),
+                                      .segments = segments_.data(),
+                                      .result = result_.data()};
+    codec == KvCodec::kLx16 ? cuda::DecodeLx16(params, nullptr) : cuda::DecodeLxr(params, nullptr);
+    cuda::Synchronize(nullptr);
   }
+
+  std::vector<Bf16> values() const { return values_.Read(); }
+  uint32_t fault() const { return result_.Read()[0].fault; }
+  uint32_t segments() const {
+    return std::max(1u, payload_bytes_ / cuda::LosslessSegmentBytes(tile_));
+  }
+  // True if the tiles were found in parallel: each segment's tiles follow those of the one before.
+  bool SegmentsMeet() const {
+    const std::vector<cuda::KvSegment> all = segments_.Read();
+    uint32_t end = 0;
+    for (uint32_t i = 0; i < segments(); ++i) {
+      if (all[i].first != end) return false;
+      end = all[i].end;
+    }
+    return end == payload_bytes_;
+  }
+
+ private:
+  uint32_t tile_, payload_bytes_;
+  cuda::DeviceArray<std::byte> payload_;
+  cuda::DeviceArray<Bf16> values_;
+  cuda::DeviceArray<cuda::KvTile> tiles_;
+  cuda::DeviceArray<cuda::KvSegment> segments_;
+  cuda::DeviceArray<cuda::KvCodecResult> result_;
+};
+
+std::vector<std::byte> LosslessPayload(KvCodec codec, const KvRun& run,
+                                       const std::vector<Bf16>& values) {
+  std::vector<std::byte> encoded = EncodeAll({codec}, run, {.checksum = false}, values);
+  encoded.erase(encoded.begin(), encoded.begin() + kKvCodecHeaderBytes);
+  EXPECT_LT(encoded.size(), run.RawBytes());
+  return encoded;
+}
+
+KvRun RunOfBlocks(uint32_t blocks) {  // of 2,048 elements each
+  KvRun run = SmallRun();
+  run.kv_heads = run.layers = 1;
+  run.blocks = blocks;
+  return run;
+}
+
+// Values of which some tiles have many escapes, and some tiles are stored.
+std::vector<Bf16> ValuesOfUnequalTiles(const KvRun& run) {
+  std::vector<Bf16> values = ValuesOf(run, [](uint64_t draw) { return 100 + draw % 9; });
+  std::mt19937_64 random(7);
+  for (size_t tile = 0; tile < values.size(); tile += 4096) {
+    const uint64_t kind = tile == 0 ? 0 : random() % 8;
+    const size_t end = std::min(values.size(), tile + 4096);
+    for (size_t i = tile; i < end; ++i) {
+      if (random() % 512 < kind * 8) values[i].bits = 50 << 7;
+      if (kind == 7) values[i].bits = static_cast<uint16_t>(random());
+    }
+  }
+  return values;
+}
+
+TEST_F(DeviceCodecs, TilesFoundInParallel) {
+  for (const KvCodec codec : {KvCodec::kLx16, KvCodec::kLxr}) {
+    for (const uint32_t blocks : {1, 2, 3, 16, 17, 86, 87, 700, 701}) {
+      const KvRun run = RunOfBlocks(blocks);
+      const std::vector<Bf16> values = ValuesOfUnequalTiles(run);
+      const LosslessDecode decode(codec, LosslessPayload(codec, run, values), values.size());
+      EXPECT_TRUE(decode.SegmentsMeet()) << KvCodecName({codec}) << " " << blocks;
+      EXPECT_EQ(decode.fault(), cuda::kNoKvFault);
+      EXPECT_EQ(BitsOf(decode.values()), BitsOf(values));
+    }
+  }
+}
+
+TEST_F(DeviceCodecs, MoreSegmentsThanThreadsPlaceAtOnce) {
+  const KvRun run = RunOfBlocks(5801);
+  const std::vector<Bf16> values = ValuesOf(run, [](uint64_t draw) { return 100 + draw % 9; });
+  const std::vector<std::byte> payload = LosslessPayload(KvCodec::kLx16, run, values);
+  const LosslessDecode decode(KvCodec::kLx16, payload, values.size());
+  EXPECT_GT(decode.segments(), 256);
+  EXPECT_TRUE(decode.SegmentsMeet());
+  EXPECT_EQ(BitsOf(decode.values()), BitsOf(values));
+}
+
+// Signs and mantissas that look like heads of tiles, and so form chains that do not begin at a
+// tile. `is_head` gets the index of a value in its tile, and the index of the tile. Returns true if
+// the tiles were found in parallel.
+bool DecodesHeadsAmongSigns(const std::function<bool(size_t, size_t)>& is_head) {
+  const KvRun run = RunOfBlocks(200);
+  std::vector<Bf16> values = ValuesOf(run, [](uint64_t) { return 110; });
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!is_head(i % 4096, i / 4096)) continue;
+    const bool has_codes_size = i % 16 == 1;  // 2,048, little endian
+    values[i].bits = static_cast<uint16_t>((values[i].bits & 0x7f80) | (has_codes_size ? 8 : 0));
+  }
+  const std::vector<std::byte> payload = LosslessPayload(KvCodec::kLx16, run, values);
+  const LosslessDecode decode(KvCodec::kLx16, payload, values.size());
+  EXPECT_EQ(decode.fault(), cuda::kNoKvFault);
+  EXPECT_EQ(BitsOf(decode.values()), BitsOf(values));
+  return decode.SegmentsMeet();
+}
+
+TEST_F(DeviceCodecs, BytesThatLookLikeHeads) {
+  EXPECT_FALSE(DecodesHeadsAmongSigns([](size_t, size_t) { return true; }));
+  int met = 0;
+  for (size_t place = 0; place < 4096; place += 256) {
+    met += DecodesHeadsAmongSigns([&](size_t i, size_t) { return i / 16 == place / 16; });
+  }
+  EXPECT_LT(met, 16);
+  // The fifth segment has as many of them as tiles.
+  EXPECT_FALSE(DecodesHeadsAmongSigns(
+      [](size_t i, size_t tile) { return i / 16 == 200 && tile >= 42 && tile < 53; }));
 }
 
 TEST_F(DeviceCodecs, MoreTilesThanThreadsPlaceAtOnce) {
