@@ -26,7 +26,6 @@ struct CudaScratch {
   // Allocates the memory that every step of up to `rows` rows needs. Returns RESOURCE_EXHAUSTED
   // that names the allocation.
   absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights, size_t rows);
-  size_t device_bytes() const;
   // The addresses that kernels receive. Graphs become invalid when one of them changes.
   std::vector<const void*> Addresses() const;
 

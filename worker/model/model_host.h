@@ -40,6 +40,7 @@ struct ModelHost {
   Weights weights;               // empty where they are on a GPU
   std::string weights_form;      // Weights::FormName
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
+  ModelStart start;
   // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
   // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;
