@@ -17,7 +17,7 @@ constexpr Cost kCosts[] = {{GemmTile::k64x64, 14},
 // Up to here the weight's way from memory takes the time, which the smallest tile hides best.
 constexpr int32_t kFewRows = 32;
 // From here on tiles are visited in bands, so that the rows of a band stay in the L2 cache.
-constexpr int32_t kManyRows = 2048;
+constexpr int32_t kManyRows = 4096;
 constexpr int32_t kBand = 8;
 
 int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }

@@ -231,8 +231,8 @@ TEST(LibraryGemm, ChoosesTheTilesThatWereFastest) {
 
 TEST(LibraryGemm, VisitsTilesInBandsWhereThereAreManyRows) {
   const Weight weight{.outputs = 6144, .inputs = 4096};
-  EXPECT_EQ(ChooseGemm(weight, 512, 132).swizzle, 1);
-  EXPECT_EQ(ChooseGemm(weight, 2048, 132).swizzle, 8);
+  EXPECT_EQ(ChooseGemm(weight, 2048, 132).swizzle, 1);
+  EXPECT_EQ(ChooseGemm(weight, 8192, 132).swizzle, 8);
 }
 
 // The start-up check of the tiles, with our kernels in the place of CUTLASS's.
