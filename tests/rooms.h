@@ -28,7 +28,7 @@ const Rooms kRooms = {
     {"kernels/cuda", {"base", "kernels"}},
     {"kernels/eviction", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
-    {"kernels/library", {"kernels/cuda"}},
+    {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
     {"model/gguf", {"base"}},
     {"model/checkpoint", {"base", "model/gguf"}},

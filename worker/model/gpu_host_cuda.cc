@@ -38,9 +38,7 @@ std::string ArithmeticOf(const cuda::CudaDevice& device, const cuda::Products* p
 absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDevice& device,
                                                              const std::string& kernels) {
   if (kernels == "own") return nullptr;
-  auto library = cuda::MakeLibraryProducts(device.info());
-  if (kernels == "auto" && !library.ok()) return nullptr;
-  return library;
+  return cuda::MakeLibraryProducts(device.info());
 }
 
 CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
@@ -227,6 +225,31 @@ absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuO
   return options.tensor_parallel == 1 ? OpenOne(weights, options) : OpenMany(weights, options);
 }
 
+absl::Status Untrusted(const absl::Status& check, int index) {
+  return Annotate(check,
+                  fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", index));
+}
+
+// Own, or library if the build, the GPU and the model's matrices allow it. The output matrix is the
+// only one whose number of outputs may be odd.
+std::string BestKernels(const ModelConfig& config, const cuda::CudaDevice& device) {
+  const auto library = cuda::MakeLibraryProducts(device.info());
+  const cuda::Weight output{.outputs = config.vocab, .inputs = config.hidden};
+  return library.ok() && (*library)->Check(output).ok() ? "library" : "own";
+}
+
+// Replaces auto in options.kernels, and checks the kernels that are chosen.
+absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
+  for (int rank = 0; rank < options.tensor_parallel; ++rank) {
+    ASSIGN_OR_RETURN(const auto device, cuda::CudaDevice::Open(options.index + rank));
+    if (options.kernels == "auto") options.kernels = BestKernels(config, *device);
+    if (options.kernels == "own") return absl::OkStatus();
+    RETURN_IF_ERROR(cuda::MakeLibraryProducts(device->info()).status());
+    RETURN_IF_ERROR(Untrusted(cuda::CheckLibraryProducts(*device), device->index()));
+  }
+  return absl::OkStatus();
+}
+
 // Checks the GPUs with a small model before the large one is loaded.
 absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
   const Weights weights =
@@ -243,15 +266,16 @@ absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
   ThreadPool threads(options.threads);
   TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
-  return Annotate(
+  return Untrusted(
       CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}}),
-      fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", options.index));
+      options.index);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
-                                                     const GpuOptions& options) {
+                                                     const GpuOptions& wanted) {
+  GpuOptions options = wanted;
   if (!(options.memory_utilization > 0 && options.memory_utilization <= 1)) {
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
@@ -260,6 +284,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }
+  RETURN_IF_ERROR(ChooseKernels(weights.config, options));
   const TimePoint begin = SteadyClock().Now();
   RETURN_IF_ERROR(CheckArithmetic(weights.config, options));
   const double check_s = ElapsedSeconds(begin);
