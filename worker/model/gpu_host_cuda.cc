@@ -43,8 +43,8 @@ absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDev
 
 CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
   return {.max_step_tokens = options.step_tokens,
-          .load_threads = options.threads,
-          .products = products == nullptr ? &cuda::OwnProducts() : products};
+          .products = products == nullptr ? &cuda::OwnProducts() : products,
+          .load_threads = options.threads};
 }
 
 class OneGpu final : public GpuHost {
