@@ -10,9 +10,9 @@
 
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_runner.h"
-#include "model/forward/load_model.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "model/load/load_model.h"
 #include "model/sampler/sampler.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"

@@ -1,7 +1,8 @@
 // gpu_check [--small] [--only PART] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. PART
-// is checks, attention, products, step or slabs. FILE is written after every part, so that a run
-// that is ended has its results so far. Exit 0: all correct; 1: not; 77: there is no GPU, and
-// nothing was checked.
+// is checks, exports, attention, products, step or slabs. FILE is written after every part, so that
+// a run that is ended has its results so far. Exit 0: all correct; 1: not; 77: there is no GPU, and
+// nothing was checked. Without a library (none), no other process is started either: sanitizers do
+// not follow those. gpu_check --export is the other process of the part exports.
 
 #include <cstdio>
 #include <cstring>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "kernels/cuda/runtime.h"
+#include "tests/cuda/gpu/exports.h"
 #include "tests/cuda/gpu/suite.h"
 
 int main(int argc, char** argv) {
@@ -26,6 +28,8 @@ int main(int argc, char** argv) {
       json = argv[++i];
     } else if (std::strcmp(argv[i], "--nccl") == 0 && i + 1 < argc) {
       nccl = argv[++i];
+    } else if (std::strcmp(argv[i], "--export") == 0) {
+      return RunExporter();
     } else {
       std::fprintf(stderr,
                    "usage: gpu_check [--small] [--only PART] [--json FILE] [--nccl LIBRARY]\n");
@@ -49,7 +53,11 @@ int main(int argc, char** argv) {
     CheckExchange(nccl, report);
     save();
   }
-  if (!small && only != "checks") MeasureSpeed(only, report, save);
+  if (only.empty() ? std::strcmp(nccl, "none") != 0 : only == "exports") {
+    CheckExports(small, report);
+    save();
+  }
+  if (!small && only != "checks" && only != "exports") MeasureSpeed(only, report, save);
   save();
   report.PrintTable();
   return report.passed() ? 0 : 1;
