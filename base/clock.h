@@ -32,6 +32,11 @@ class ManualClock final : public Clock {
   std::atomic<int64_t> now_{0};
 };
 
+// Seconds of the machine's monotonic clock since `begin`, for reports.
+inline double ElapsedSeconds(TimePoint begin) {
+  return std::chrono::duration<double>(SteadyClock().Now() - begin).count();
+}
+
 // The wall clock's seconds since 1970, for what people and clients read. Deadlines are on a Clock.
 inline int64_t UnixSeconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(

@@ -8,11 +8,12 @@
 
 #include "kernels/packed_matrix.h"
 #include "kernels/quantised_matrix.h"
+#include "kernels/stored_matrix.h"
 
 namespace penstock {
 
 // Owns a weight matrix [outputs][inputs]: one in bf16, or quantised ones of different formats that
-// are stacked along the outputs. Any thread may read it.
+// are stacked along the outputs. Or it refers to one that is not in memory. Any thread may read it.
 class WeightMatrix {
  public:
   using Sections = std::vector<QuantisedMatrix>;
@@ -24,15 +25,20 @@ class WeightMatrix {
   WeightMatrix(QuantisedMatrix matrix) : matrix_(Sections()) {
     std::get<Sections>(matrix_).push_back(std::move(matrix));
   }
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  WeightMatrix(StoredMatrix matrix) : matrix_(std::move(matrix)) {}
   // At least one; all have as many inputs, and all but the last have whole panels. CHECKs it.
   explicit WeightMatrix(Sections sections);
 
-  // The bf16 matrix, or null if this one is quantised; and the reverse, in the order of outputs.
+  // Which of the three it is. The bf16 matrix, or null; the quantised ones in the order of outputs,
+  // or none; the matrix that is not in memory, or null.
   const PackedMatrix* packed() const { return std::get_if<PackedMatrix>(&matrix_); }
   std::span<const QuantisedMatrix> quantised() const;
+  const StoredMatrix* stored() const { return std::get_if<StoredMatrix>(&matrix_); }
 
   int64_t outputs() const;
   int64_t inputs() const;
+  // In memory: none of a matrix that is stored elsewhere.
   int64_t panels() const;
   size_t bytes() const;
   std::vector<std::span<const std::byte>> memory() const;  // of all panels
@@ -40,7 +46,7 @@ class WeightMatrix {
   void GetRow(int64_t output, float* values) const;
 
  private:
-  std::variant<PackedMatrix, Sections> matrix_;
+  std::variant<PackedMatrix, Sections, StoredMatrix> matrix_;
 };
 
 }  // namespace penstock

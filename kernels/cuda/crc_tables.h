@@ -31,6 +31,10 @@ constexpr uint32_t CrcPower(uint64_t exponent) {
 }
 
 constexpr int kCrcRowBytes = 512;  // 16 bytes for each of 32 lanes
+// A warp sums a chunk, or one of its parts.
+constexpr int kCrcChunkRows = 32;
+constexpr int kCrcParts = 4;
+constexpr int kCrcPartRows = kCrcChunkRows / kCrcParts;
 
 // Constants with which a warp adds a row of 512 bytes to its 32 states.
 struct CrcTables {
@@ -38,8 +42,9 @@ struct CrcTables {
   // 16 bytes begin the row.
   std::array<uint32_t, 32 * 16> nibbles{};
   // A lane's 16 bytes begin 16 * lane bytes after the start of the row, so its state is advanced
-  // that many bytes too far: the factor that corrects it.
-  std::array<uint32_t, 32> lanes{};
+  // that many bytes too far: [parts of the chunk behind the lane's rows][lane], the factor that
+  // corrects it and advances the state to the end of the chunk.
+  std::array<uint32_t, kCrcParts * 32> lanes{};
 };
 
 constexpr CrcTables MakeCrcTables() {
@@ -51,10 +56,12 @@ constexpr CrcTables MakeCrcTables() {
       tables.nibbles[nibble * 16 + value] = CrcMultiply(value << (4 * (nibble % 8)), shift);
     }
   }
-  uint32_t factor = 0x80000000;
-  for (uint32_t& lane : tables.lanes) {
-    lane = factor;
-    for (int bit = 0; bit < 16 * 8; ++bit) factor = CrcOverX(factor);
+  for (int behind = 0; behind < kCrcParts; ++behind) {
+    uint32_t factor = CrcPower(uint64_t{8} * behind * kCrcPartRows * kCrcRowBytes);
+    for (int lane = 0; lane < 32; ++lane) {
+      tables.lanes[behind * 32 + lane] = factor;
+      for (int bit = 0; bit < 16 * 8; ++bit) factor = CrcOverX(factor);
+    }
   }
   return tables;
 }

@@ -14,21 +14,7 @@ namespace penstock::cuda::library {
 // The tiles that are compiled: outputs x rows of the result that a block computes at once. Every
 // tile adds up the inputs of an element in the same order, so the choice of the tile does not
 // change the bits.
-enum class GemmTile {
-  k64x16,
-  k128x16,
-  k64x32,
-  k64x64,
-  k64x128,
-  k64x256,
-  k128x64,
-  k128x128,
-  k128x128PingPong,
-  k128x128PingPongPair,
-  k128x256,
-  k128x256Pair,
-  k256x128Pair,
-};
+enum class GemmTile { k64x16, k64x64, k128x64, k128x128, k128x256 };
 
 struct GemmTileShape {
   const char* name = "";
@@ -39,25 +25,12 @@ struct GemmTileShape {
   int cluster = 1;         // neighbouring blocks along the outputs that share the loaded rows
 };
 
-constexpr std::array<GemmTileShape, 13> kGemmTiles = {{
+constexpr std::array<GemmTileShape, 5> kGemmTiles = {{
     {.name = "64x16", .outputs = 64, .rows = 16, .inputs = 128, .ping_pong = true},
-    {.name = "128x16", .outputs = 128, .rows = 16, .inputs = 128},
-    {.name = "64x32", .outputs = 64, .rows = 32, .inputs = 128, .ping_pong = true},
     {.name = "64x64", .outputs = 64, .rows = 64, .inputs = 128, .ping_pong = true},
-    {.name = "64x128", .outputs = 64, .rows = 128, .inputs = 128, .ping_pong = true},
-    {.name = "64x256", .outputs = 64, .rows = 256, .inputs = 64, .ping_pong = true},
     {.name = "128x64", .outputs = 128, .rows = 64, .inputs = 64},
-    {.name = "128x128", .outputs = 128, .rows = 128, .inputs = 64},
-    {.name = "128x128 ping-pong", .outputs = 128, .rows = 128, .inputs = 64, .ping_pong = true},
-    {.name = "128x128 ping-pong pair",
-     .outputs = 128,
-     .rows = 128,
-     .inputs = 64,
-     .ping_pong = true,
-     .cluster = 2},
-    {.name = "128x256", .outputs = 128, .rows = 256, .inputs = 64},
-    {.name = "128x256 pair", .outputs = 128, .rows = 256, .inputs = 64, .cluster = 2},
-    {.name = "256x128 pair", .outputs = 256, .rows = 128, .inputs = 64, .cluster = 2},
+    {.name = "128x128", .outputs = 128, .rows = 128, .inputs = 64, .ping_pong = true},
+    {.name = "128x256", .outputs = 128, .rows = 256, .inputs = 64, .cluster = 2},
 }};
 constexpr const GemmTileShape& ShapeOf(GemmTile tile) {
   return kGemmTiles[static_cast<size_t>(tile)];

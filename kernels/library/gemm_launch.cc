@@ -10,30 +10,14 @@ void LaunchGemm(GemmTile tile, const GemmCall& call, void* stream) {
   switch (tile) {
     case k64x16:
       return RunGemm<k64x16>(call, stream);
-    case k128x16:
-      return RunGemm<k128x16>(call, stream);
-    case k64x32:
-      return RunGemm<k64x32>(call, stream);
     case k64x64:
       return RunGemm<k64x64>(call, stream);
-    case k64x128:
-      return RunGemm<k64x128>(call, stream);
-    case k64x256:
-      return RunGemm<k64x256>(call, stream);
     case k128x64:
       return RunGemm<k128x64>(call, stream);
     case k128x128:
       return RunGemm<k128x128>(call, stream);
-    case k128x128PingPong:
-      return RunGemm<k128x128PingPong>(call, stream);
-    case k128x128PingPongPair:
-      return RunGemm<k128x128PingPongPair>(call, stream);
     case k128x256:
       return RunGemm<k128x256>(call, stream);
-    case k128x256Pair:
-      return RunGemm<k128x256Pair>(call, stream);
-    case k256x128Pair:
-      return RunGemm<k256x128Pair>(call, stream);
   }
 }
 

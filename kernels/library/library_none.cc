@@ -8,4 +8,8 @@ absl::StatusOr<std::unique_ptr<Products>> MakeLibraryProducts(const DeviceInfo&)
       "--gpu-headers before cmake --preset cuda, or use --gpu_kernels=own");
 }
 
+absl::Status CheckLibraryProducts(const CudaDevice& device) {
+  return MakeLibraryProducts(device.info()).status();
+}
+
 }  // namespace penstock::cuda

@@ -1,6 +1,7 @@
 #include "kernels/library/library_products.h"
 
 #include "kernels/library/gemm_plan.h"
+#include "kernels/library/tile_check.h"
 
 namespace penstock::cuda {
 namespace {
@@ -47,6 +48,14 @@ absl::StatusOr<std::unique_ptr<Products>> MakeLibraryProducts(const DeviceInfo& 
       "gpu_kernels is library, and {} has compute capability {}.{}; the library kernels need 9.0 "
       "(H100, H200); use --gpu_kernels=own",
       info.name, info.compute_major, info.compute_minor);
+}
+
+absl::Status CheckLibraryProducts(const CudaDevice& device) {
+  device.Select();
+  const auto run = [&](library::GemmTile tile, const library::GemmCall& call) {
+    library::LaunchGemm(tile, call, device.stream());
+  };
+  return library::CheckTiles(run, device.info().processors, device.stream());
 }
 
 }  // namespace penstock::cuda

@@ -2,8 +2,8 @@
 
 #include <memory>
 
+#include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/products.h"
-#include "kernels/cuda/runtime.h"
 
 namespace penstock::cuda {
 
@@ -11,5 +11,9 @@ namespace penstock::cuda {
 // this GPU has none. A seam: library_products.cc implements it, and library_none.cc replaces it in
 // builds without the libraries.
 absl::StatusOr<std::unique_ptr<Products>> MakeLibraryProducts(const DeviceInfo& info);
+
+// Compares the products with the host's. FAILED_PRECONDITION says which are wrong. Requires
+// products of MakeLibraryProducts.
+absl::Status CheckLibraryProducts(const CudaDevice& device);
 
 }  // namespace penstock::cuda

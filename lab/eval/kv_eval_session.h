@@ -12,8 +12,8 @@
 #include "kvstore/codec/codec_calibration.h"
 #include "kvstore/names/kv_policy.h"
 #include "lab/eval/kv_source.h"
-#include "model/forward/load_model.h"
 #include "model/forward/transformer_runner.h"
+#include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace penstock {

@@ -7,8 +7,8 @@
 #include <sstream>
 
 #include "kernels/cpu/thread_pool.h"
-#include "model/forward/load_model.h"
 #include "model/forward/transformer_runner.h"
+#include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace penstock {

@@ -4,17 +4,15 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cctype>
 #include <filesystem>
-#include <map>
 #include <optional>
 #include <set>
 #include <vector>
 
 #include "model/checkpoint/checkpoint.h"
-#include "model/forward/checkpoint_tensors.h"
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/forward/formats/weight_kinds.h"
 #include "model/forward/weight_filler.h"
+#include "model/load/checkpoint_tensors.h"
 
 namespace penstock {
 namespace {
@@ -27,20 +25,14 @@ double BytesPerWeight(const QuantisedFormat& format) {
   return static_cast<double>(format.group_bytes()) / (32.0 * format.group);
 }
 
-// A module's name without numbers, so that the layers and experts of a model have one name.
-std::string KindOf(const std::string& module) {
-  std::string kind;
-  std::ranges::copy_if(module, std::back_inserter(kind),
-                       [](unsigned char c) { return std::isdigit(c) == 0; });
-  return kind;
-}
-
 // Takes the place of a reader of weights: counts what it is asked for, and returns no weights.
 class Meter final : public Filler {
  public:
   Meter(const QuantisationConfig& quantisation, const MatrixForms& forms,
         const TensorSource* source)
-      : quantisation_(quantisation), forms_(forms), source_(source) {}
+      : forms_(forms), source_(source) {
+    if (source != nullptr) kinds_.emplace(quantisation, *source);
+  }
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     double stored_rows = 0;
@@ -57,9 +49,7 @@ class Meter final : public Filler {
     }
     return WeightMatrix();
   }
-  bool IsQuantised(const std::string& module) const override {
-    return source_ != nullptr && !QuantisedNameOf(*source_, module).empty();
-  }
+  bool IsMatrix(const std::string& module) const override { return IsQuantised(module); }
   absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16*) override {
     const auto elements = static_cast<uint64_t>(rows * columns);
     sizes_.tables.elements += elements;
@@ -84,6 +74,10 @@ class Meter final : public Filler {
   }
 
  private:
+  bool IsQuantised(const std::string& module) const {
+    return source_ != nullptr && !QuantisedNameOf(*source_, module).empty();
+  }
+
   // BuildWeights asks for the output matrix first, and then for the embeddings if they are
   // quantised.
   WeightPart& PartOf(const MatrixPlan& plan, const std::string& module) {
@@ -104,36 +98,20 @@ class Meter final : public Filler {
                                                           const MatrixPart& part) {
     const auto& rounded = plan.lm_head ? forms_.lm_head : forms_.layers;
     if (!IsQuantised(part.module)) return rounded;
-    const std::string name = QuantisedNameOf(*source_, part.module);
     if (rounded) {
       return InvalidArgument(
           "tensor {} is quantised already, and --weights asks to round it again; use "
           "--weights=checkpoint",
-          name);
+          QuantisedNameOf(*source_, part.module));
     }
-    if (source_->HasBlocks(name)) {
-      ASSIGN_OR_RETURN(const TensorView blocks, source_->Get(name));
-      return blocks.blocks->format;
-    }
-    return ReadFormat(plan, part);
+    ASSIGN_OR_RETURN(const QuantisedTensor described,
+                     kinds_->Describe(part.module, part.rows, plan.stored_inputs));
+    return described.format;
   }
 
-  // Layers have like formats, so one tensor of each kind is read.
-  absl::StatusOr<std::optional<QuantisedFormat>> ReadFormat(const MatrixPlan& plan,
-                                                            const MatrixPart& part) {
-    const std::string kind = KindOf(part.module);
-    const auto known = formats_.find(kind);
-    if (known != formats_.end()) return known->second;
-    ASSIGN_OR_RETURN(
-        const QuantisedTensor tensor,
-        ReadQuantised(quantisation_, *source_, part.module, part.rows, plan.stored_inputs));
-    return formats_.emplace(kind, tensor.format).first->second;
-  }
-
-  const QuantisationConfig& quantisation_;
   const MatrixForms& forms_;
   const TensorSource* const source_;
-  std::map<std::string, QuantisedFormat> formats_;  // by KindOf
+  std::optional<WeightKinds> kinds_;  // if there is a source
   std::set<std::string> vectors_;
   std::vector<std::string> layer_forms_;
   std::string head_form_, table_form_;

@@ -25,8 +25,6 @@ KvLayout CudaRunner::kv_layout() const {
   return {.layers = config_.layers, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
 }
 
-size_t CudaRunner::device_bytes() const { return weights_->bytes() + scratch_.device_bytes(); }
-
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,
                                                                cuda::CudaDevice& device,
                                                                const Options& options) {
@@ -38,7 +36,8 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
         weights.config.head_dim);
   }
   device.Select();
-  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard, device.stream()));
+  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard,
+                                                         options.load_threads, device.stream()));
   RETURN_IF_ERROR(runner->CheckProducts());
   RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
                                             options.max_step_tokens));

@@ -17,8 +17,9 @@ namespace penstock {
 // 0 makes the logits.
 //
 // This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
-// tensor-parallel group. It may use base/, base/log, kernels/, kernels/cuda, model/forward and
-// model/sampler. It compiles without CUDA, and does not know NCCL, requests or scheduling.
+// tensor-parallel group. It may use base/, base/log, kernels/, kernels/cpu, kernels/cuda,
+// model/forward and model/sampler. It compiles without CUDA, and does not know NCCL, requests or
+// scheduling.
 class CudaRunner final : public ModelRunner {
  public:
   struct Options {
@@ -28,11 +29,12 @@ class CudaRunner final : public ModelRunner {
     ProductExchange* exchange = nullptr;  // with the GPUs of the other shards; outlives the runner
     // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.
     size_t graphs_max = 32;
+    int load_threads = 1;  // that read the weights
   };
 
-  // Uploads `weights`, which are not needed afterwards. `device` outlives the runner. Returns
-  // FAILED_PRECONDITION that names the part of the model that the kernels or Options::products do
-  // not support, or RESOURCE_EXHAUSTED that names the allocation.
+  // Uploads `weights` (CudaWeights), which are not needed afterwards. `device` outlives the runner.
+  // Returns FAILED_PRECONDITION that names the part of the model that the kernels or
+  // Options::products do not support, or RESOURCE_EXHAUSTED that names the allocation.
   static absl::StatusOr<std::unique_ptr<CudaRunner>> Create(const Weights& weights,
                                                             cuda::CudaDevice& device,
                                                             const Options& options);
@@ -42,7 +44,7 @@ class CudaRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
-  size_t device_bytes() const;  // weights and scratch
+  size_t weight_bytes() const { return weights_->bytes(); }  // on this GPU
   const CudaGraphs& graphs() const { return graphs_; }
 
   // Errors as in TransformerRunner::Step. INTERNAL reports a CUDA error, after which the device's

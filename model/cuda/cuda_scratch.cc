@@ -31,12 +31,6 @@ std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
           &product,  &inputs,        &wide_attention, &narrow_attention, &sampled};
 }
 
-size_t CudaScratch::device_bytes() const {
-  size_t bytes = 0;
-  for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) bytes += buffer->bytes();
-  return bytes;
-}
-
 std::vector<const void*> CudaScratch::Addresses() const {
   std::vector<const void*> addresses;
   for (const cuda::DeviceBuffer* buffer : DeviceBuffers()) addresses.push_back(buffer->as<void>());

@@ -28,7 +28,6 @@ struct CudaScratch {
   // that names the allocation.
   absl::Status Allocate(const ModelConfig& config, const CudaWeights& weights,
                         const cuda::Products& products, size_t rows);
-  size_t device_bytes() const;
   // The addresses that kernels receive. Graphs become invalid when one of them changes.
   std::vector<const void*> Addresses() const;
 

@@ -1,39 +1,41 @@
 #include "model/cuda/cuda_weights.h"
 
+#include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
+
+#include "model/cuda/cuda_upload.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 1024;
-
 // The part of a host matrix that is uploaded. Rows and inputs that the host lacks are zeros.
-struct MatrixPart {
+struct DevicePart {
   int64_t outputs = 0;
   std::function<int64_t(int64_t)> row_of;  // the host's row for a row of this part; -1: none
   int64_t first_input = 0;
   int64_t inputs = 0;
 };
 
-MatrixPart WholeOf(const WeightMatrix& matrix) {
+DevicePart WholeOf(const WeightMatrix& matrix) {
   return {.outputs = matrix.outputs(),
           .row_of = [](int64_t row) { return row; },
           .inputs = matrix.inputs()};
 }
 
-MatrixPart InputsOf(const WeightMatrix& matrix, int64_t first, int64_t count) {
-  MatrixPart part = WholeOf(matrix);
+DevicePart InputsOf(const WeightMatrix& matrix, int64_t first, int64_t count) {
+  DevicePart part = WholeOf(matrix);
   part.first_input = first;
   part.inputs = count;
   return part;
 }
 
 // The rank's heads of queries, keys and values.
-MatrixPart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const ModelShard& shard) {
+DevicePart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const ModelShard& shard) {
   const int64_t queries = int64_t{shard.Heads(config.heads)} * config.head_dim;
   const int64_t keys = int64_t{shard.Heads(config.kv_heads)} * config.head_dim;
-  MatrixPart part = WholeOf(qkv);
+  DevicePart part = WholeOf(qkv);
   part.outputs = queries + 2 * keys;
   part.row_of = [=](int64_t row) {
     if (row < queries) return shard.rank * queries + row;
@@ -44,9 +46,9 @@ MatrixPart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const Mod
 }
 
 // The rank's rows of gate, then of up. On the host, 16 rows of gate alternate with 16 rows of up.
-MatrixPart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
+DevicePart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
   const int64_t half = gate_up.outputs() / 2, width = shard.Width(half);
-  MatrixPart part = WholeOf(gate_up);
+  DevicePart part = WholeOf(gate_up);
   part.outputs = 2 * width;
   part.row_of = [=](int64_t row) -> int64_t {
     const int64_t value = shard.rank * width + row % width;
@@ -56,48 +58,71 @@ MatrixPart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
   return part;
 }
 
+// Reads inputs [first, first + count) of a row as bf16, which is exact.
+void ReadInputs(const WeightMatrix& from, int64_t row, int64_t first, int64_t count, Bf16* to) {
+  if (from.stored() != nullptr) return from.stored()->ReadRow(row, first, count, to);
+  std::vector<float> values(static_cast<size_t>(from.inputs()));
+  from.GetRow(row, values.data());
+  std::transform(values.begin() + first, values.begin() + first + count, to, ToBf16);
+}
+
+// Reads row `index` of a part.
+void ReadRow(const WeightMatrix& from, const DevicePart& part, int64_t index, Bf16* to) {
+  const int64_t row = part.row_of(index);
+  const int64_t present =
+      row < 0 ? 0 : std::clamp<int64_t>(from.inputs() - part.first_input, 0, part.inputs);
+  if (present > 0) ReadInputs(from, row, part.first_input, present, to);
+  std::fill(to + present, to + part.inputs, Bf16{});
+}
+
 class Uploader {
  public:
-  explicit Uploader(void* stream) : stream_(stream) {}
+  Uploader(int threads, void* stream) : stream_(stream), upload_(threads, stream) {}
 
+  // A vector is so small that it goes without a buffer: the call returns when it has been read.
   absl::Status Floats(const std::vector<float>& values, const char* what,
                       cuda::DeviceBuffer& target) {
     if (values.empty()) return absl::OkStatus();
-    return Bytes(values.data(), values.size() * sizeof(float), what, target);
+    const size_t bytes = values.size() * sizeof(float);
+    ASSIGN_OR_RETURN(target, cuda::DeviceBuffer::Create(bytes, what));
+    cuda::CopyToDevice(target.as<void>(), values.data(), bytes, stream_);
+    return absl::OkStatus();
   }
 
-  absl::Status Bytes(const void* from, size_t bytes, const char* what, cuda::DeviceBuffer& target) {
-    ASSIGN_OR_RETURN(target, cuda::DeviceBuffer::Create(bytes, what));
-    cuda::CopyToDevice(target.as<void>(), from, bytes, stream_);
-    cuda::Synchronize(stream_);
-    return cuda::TakeStatus(what);
+  // The token embeddings; none if they are lm_head.
+  absl::Status Embedding(const Weights& weights, cuda::DeviceBuffer& target) {
+    constexpr char kWhat[] = "token embedding";
+    if (weights.embedding_weight.has_value()) {
+      return Rows(*weights.embedding_weight, WholeOf(*weights.embedding_weight), kWhat, target);
+    }
+    const size_t row_bytes = sizeof(Bf16) * static_cast<size_t>(weights.config.hidden);
+    const auto* from = weights.embedding.as<const std::byte>();
+    if (weights.embedding.bytes() == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(target, cuda::DeviceBuffer::Create(row_bytes * weights.config.vocab, kWhat));
+    return upload_.Send(
+        weights.config.vocab, row_bytes,
+        [&](int64_t first, int64_t count, std::byte* to) {
+          std::memcpy(to, from + static_cast<size_t>(first) * row_bytes,
+                      static_cast<size_t>(count) * row_bytes);
+        },
+        target.as<std::byte>());
   }
 
   absl::Status Matrix(const WeightMatrix& from, const std::vector<float>& bias,
-                      const MatrixPart& part, const char* what, CudaMatrix& target) {
+                      const DevicePart& part, const char* what, CudaMatrix& target) {
     if (part.inputs % 8 != 0) {
       return FailedPrecondition(
           "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
           part.inputs);
     }
-    ASSIGN_OR_RETURN(target.memory,
-                     cuda::DeviceBuffer::Create(sizeof(Bf16) * part.outputs * part.inputs, what));
-    std::vector<Bf16> rows;
-    for (int64_t first = 0; first < part.outputs; first += kRowsAtOnce) {
-      rows.clear();
-      for (int64_t i = first; i < std::min(part.outputs, first + kRowsAtOnce); ++i) {
-        AppendRow(from, part, i, rows);
-      }
-      cuda::CopyToDevice(target.memory.as<Bf16>() + first * part.inputs, rows.data(),
-                         rows.size() * sizeof(Bf16), stream_);
-      cuda::Synchronize(stream_);
-    }
+    RETURN_IF_ERROR(Rows(from, part, what, target.memory));
     target.weight = {.data = target.memory.as<Bf16>(),
                      .outputs = static_cast<int32_t>(part.outputs),
                      .inputs = static_cast<int32_t>(part.inputs)};
-    RETURN_IF_ERROR(Bias(bias, part, what, target));
-    return cuda::TakeStatus(what);
+    return Bias(bias, part, what, target);
   }
+
+  absl::Status Finish() { return upload_.Finish(); }
 
   absl::Status Layer(const LayerWeights& from, const ModelConfig& config, const ModelShard& shard,
                      CudaLayer& layer) {
@@ -119,20 +144,23 @@ class Uploader {
   }
 
  private:
-  void AppendRow(const WeightMatrix& from, const MatrixPart& part, int64_t index,
-                 std::vector<Bf16>& rows) {
-    const int64_t row = part.row_of(index);
-    row_.assign(static_cast<size_t>(from.inputs()), 0.0f);
-    if (row >= 0) from.GetRow(row, row_.data());
-    const int64_t end = std::min(from.inputs(), part.first_input + part.inputs);
-    for (int64_t i = part.first_input; i < end; ++i) {
-      rows.push_back(ToBf16(row_[static_cast<size_t>(i)]));  // exact: the value was bf16
-    }
-    const int64_t missing = part.inputs - std::max<int64_t>(0, end - part.first_input);
-    rows.insert(rows.end(), static_cast<size_t>(missing), Bf16{});
+  absl::Status Rows(const WeightMatrix& from, const DevicePart& part, const char* what,
+                    cuda::DeviceBuffer& target) {
+    const size_t row_bytes = sizeof(Bf16) * static_cast<size_t>(part.inputs);
+    ASSIGN_OR_RETURN(
+        target, cuda::DeviceBuffer::Create(row_bytes * static_cast<size_t>(part.outputs), what));
+    return upload_.Send(
+        part.outputs, row_bytes,
+        [&](int64_t first, int64_t count, std::byte* to) {
+          auto* row = reinterpret_cast<Bf16*>(to);
+          for (int64_t i = first; i < first + count; ++i, row += part.inputs) {
+            ReadRow(from, part, i, row);
+          }
+        },
+        target.as<std::byte>());
   }
 
-  absl::Status Bias(const std::vector<float>& bias, const MatrixPart& part, const char* what,
+  absl::Status Bias(const std::vector<float>& bias, const DevicePart& part, const char* what,
                     CudaMatrix& target) {
     if (bias.empty()) return absl::OkStatus();
     std::vector<float> ordered(static_cast<size_t>(part.outputs));
@@ -146,7 +174,7 @@ class Uploader {
   }
 
   void* const stream_;
-  std::vector<float> row_;
+  CudaUpload upload_;
 };
 
 size_t BytesOf(const CudaMatrix& matrix) {
@@ -157,7 +185,7 @@ size_t BytesOf(const CudaMatrix& matrix) {
 
 absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& weights,
                                                                  const ModelShard& shard,
-                                                                 void* stream) {
+                                                                 int threads, void* stream) {
   if (weights.quantised()) {
     return FailedPrecondition(
         "the weights are quantised ({}), and the CUDA kernels take bf16; use device=cpu, or the "
@@ -165,22 +193,19 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
         weights.FormName());
   }
   auto target = std::make_unique<CudaWeights>();
-  Uploader uploader(stream);
-  if (weights.embedding.bytes() > 0) {
-    const size_t bytes = sizeof(Bf16) * weights.config.vocab * weights.config.hidden;
-    RETURN_IF_ERROR(uploader.Bytes(weights.embedding.as<std::byte>(), bytes, "token embedding",
-                                   target->embedding));
-  }
+  Uploader uploader(threads, stream);
+  RETURN_IF_ERROR(uploader.Embedding(weights, target->embedding));
   target->layers.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     RETURN_IF_ERROR(uploader.Layer(weights.layers[i], weights.config, shard, target->layers[i]));
   }
   RETURN_IF_ERROR(uploader.Floats(weights.final_norm, "final norm", target->final_norm));
   // Only rank 0 makes logits; but if lm_head is the embedding too, all ranks need it.
-  if (shard.rank == 0 || weights.embedding.bytes() == 0) {
+  if (shard.rank == 0 || target->embedding.bytes() == 0) {
     RETURN_IF_ERROR(uploader.Matrix(weights.lm_head, {}, WholeOf(weights.lm_head), "output matrix",
                                     target->lm_head));
   }
+  RETURN_IF_ERROR(uploader.Finish());
   return target;
 }
 

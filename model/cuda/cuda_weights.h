@@ -32,9 +32,12 @@ struct CudaLayer {
 // Owns a model's weights, or one shard of them, in device memory, each once. Immutable after
 // Upload.
 struct CudaWeights {
-  // Returns RESOURCE_EXHAUSTED that names the tensor. `weights` is only read.
+  // Where the matrices of `weights` stay in files, takes the shard's rows and inputs from there.
+  // `threads` threads read them. Returns RESOURCE_EXHAUSTED that names the tensor. `weights` is
+  // only read.
   static absl::StatusOr<std::unique_ptr<CudaWeights>> Upload(const Weights& weights,
-                                                             const ModelShard& shard, void* stream);
+                                                             const ModelShard& shard, int threads,
+                                                             void* stream);
 
   size_t bytes() const;
 

@@ -90,12 +90,19 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
   CudaRunner::Options own = options;
   own.shard = {.rank = rank, .ranks = links_.ranks()};
   own.exchange = opened.exchange.get();
+  own.load_threads = std::max(1, options.load_threads / links_.ranks());
   ASSIGN_OR_RETURN(opened.runner, CudaRunner::Create(weights, device, own));
   return absl::OkStatus();
 }
 
 KvLayout TensorParallelRunner::kv_layout() const {
   return {.layers = config_.layers, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
+}
+
+size_t TensorParallelRunner::weight_bytes() const {
+  size_t bytes = 0;
+  for (const Rank& rank : ranks_) bytes += rank.runner->weight_bytes();
+  return bytes;
 }
 
 void TensorParallelRunner::CheckLinks() const {

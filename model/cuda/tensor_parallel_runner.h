@@ -32,6 +32,7 @@ class TensorParallelRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override { return config_.max_position; }
   bool draws_tokens() const override { return true; }
+  size_t weight_bytes() const;  // on all GPUs
   // Ends the process if a GPU fails during a step: the other GPUs would wait for it forever.
   absl::Status Step(const StepArgs& args) override;
 

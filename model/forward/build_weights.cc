@@ -100,7 +100,7 @@ absl::StatusOr<WeightMatrix> FillWhole(const ModelConfig& config, Filler& filler
                         .transposed = config.names.transposed});
 }
 
-// The output matrix, or a quantised table of embeddings.
+// The output matrix, or embeddings that are a matrix.
 absl::StatusOr<WeightMatrix> FillVocabulary(const ModelConfig& config, Filler& filler,
                                             const std::string& module) {
   const MatrixPart part{module, config.vocab, From(0)};
@@ -266,8 +266,8 @@ absl::Status FillTable(Filler& filler, const std::string& module,
 
 absl::Status FillEmbedding(const ModelConfig& config, const std::string& module, Filler& filler,
                            Weights& weights) {
-  if (filler.IsQuantised(module)) {
-    ASSIGN_OR_RETURN(weights.quantised_embedding, FillVocabulary(config, filler, module));
+  if (filler.IsMatrix(module)) {
+    ASSIGN_OR_RETURN(weights.embedding_weight, FillVocabulary(config, filler, module));
     return absl::OkStatus();
   }
   return FillTable(filler, module, {config.vocab, config.hidden}, weights.embedding);

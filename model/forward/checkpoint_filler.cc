@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/forward/formats/weight_kinds.h"
 #include "model/forward/weight_filler.h"
 
 namespace penstock {
@@ -50,12 +50,18 @@ void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
   }
 }
 
-// One matrix of `outputs` outputs, the first of which is output `first` of the plan.
-absl::StatusOr<QuantisedMatrix> MakeSection(const MatrixPlan& plan, std::span<const ReadPart> parts,
-                                            int64_t first, int64_t outputs) {
-  ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(parts));
-  QuantisedMatrix matrix(outputs, plan.inputs, format, parts[0].tensor.order);
-  for (const ReadPart& part : parts) SetRows(part, first, matrix);
+// Parts that are one matrix, whose first output is output `first` of the plan.
+struct Section {
+  std::span<const ReadPart> parts;
+  int64_t first = 0;
+  int64_t outputs = 0;
+  QuantisedFormat format;
+};
+
+QuantisedMatrix MakeMatrix(const MatrixPlan& plan, const Section& section) {
+  QuantisedMatrix matrix(section.outputs, plan.inputs, section.format,
+                         section.parts[0].tensor.order);
+  for (const ReadPart& part : section.parts) SetRows(part, section.first, matrix);
   return matrix;
 }
 
@@ -68,9 +74,9 @@ size_t PartsTogether(std::span<const ReadPart> parts) {
   return count;
 }
 
-// Parts of different formats, one matrix for each run of parts that fit together.
-absl::StatusOr<WeightMatrix> MakeSections(const MatrixPlan& plan, std::span<const ReadPart> parts) {
-  WeightMatrix::Sections sections;
+// Parts of different formats, one section for each run of parts that fit together.
+absl::StatusOr<std::vector<Section>> CutIntoSections(std::span<const ReadPart> parts) {
+  std::vector<Section> sections;
   int64_t first = 0;
   while (!parts.empty()) {
     const size_t count = PartsTogether(parts);
@@ -84,18 +90,34 @@ absl::StatusOr<WeightMatrix> MakeSections(const MatrixPlan& plan, std::span<cons
           parts[count].tensor.format.Name(), QuantisedMatrix::kPanel, parts[0].part->module,
           outputs);
     }
-    ASSIGN_OR_RETURN(QuantisedMatrix matrix, MakeSection(plan, parts.first(count), first, outputs));
-    sections.push_back(std::move(matrix));
+    ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(parts.first(count)));
+    sections.push_back(
+        {.parts = parts.first(count), .first = first, .outputs = outputs, .format = format});
     first += outputs;
     parts = parts.subspan(count);
   }
-  return WeightMatrix(std::move(sections));
+  return sections;
 }
+
+absl::StatusOr<std::vector<Section>> SectionsOf(const MatrixPlan& plan,
+                                                std::span<const ReadPart> parts) {
+  if (plan.stacked && PartsTogether(parts) < parts.size()) return CutIntoSections(parts);
+  ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(parts));
+  return std::vector<Section>{{.parts = parts, .outputs = plan.outputs, .format = format}};
+}
+
+// Where the matrices are to be.
+enum class Placement { kMemory, kFiles };
 
 class CheckpointFiller final : public Filler {
  public:
-  CheckpointFiller(const ModelConfig& config, const TensorSource& source, const MatrixForms& forms)
-      : config_(config), source_(source), forms_(forms) {}
+  CheckpointFiller(const ModelConfig& config, const TensorSource& source, const MatrixForms& forms,
+                   Placement placement)
+      : source_(source),
+        quantisation_(config.quantisation),
+        forms_(forms),
+        placement_(placement),
+        kinds_(quantisation_, source) {}
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     const auto quantised = std::ranges::count_if(
@@ -106,8 +128,8 @@ class CheckpointFiller final : public Filler {
         "{} of the {} parts of one product from {} on are quantised; all or none must be",
         quantised, plan.parts.size(), plan.parts[0].module);
   }
-  bool IsQuantised(const std::string& module) const override {
-    return !QuantisedNameOf(source_, module).empty();
+  bool IsMatrix(const std::string& module) const override {
+    return placement_ == Placement::kFiles || IsQuantised(module);
   }
   absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                      Bf16* target) override {
@@ -127,23 +149,34 @@ class CheckpointFiller final : public Filler {
   }
 
  private:
+  bool IsQuantised(const std::string& module) const {
+    return !QuantisedNameOf(source_, module).empty();
+  }
+
   absl::StatusOr<WeightMatrix> Unquantised(const MatrixPlan& plan) {
-    const int64_t inputs = plan.stored_inputs;
-    return FillMatrix(plan, forms_, [&](const MatrixPart& part) -> absl::StatusOr<ReadRow> {
-      if (plan.transposed) return TransposedRows(part, inputs);
-      ASSIGN_OR_RETURN(const TensorView tensor,
-                       GetFloats(source_, part.module + ".weight", {part.rows, inputs}));
-      return [tensor, inputs](int64_t row, Bf16* target) {
-        ToBf16s(tensor, tensor.StoredRow(row) * inputs, inputs, target);
-      };
-    });
+    const OpenPart open = [&](const MatrixPart& part) {
+      return plan.transposed ? TransposedRows(part, plan.stored_inputs)
+                             : Rows(part, plan.stored_inputs);
+    };
+    return placement_ == Placement::kFiles ? StoreMatrix(plan, open)
+                                           : FillMatrix(plan, forms_, open);
+  }
+
+  absl::StatusOr<ReadRow> Rows(const MatrixPart& part, int64_t inputs) {
+    ASSIGN_OR_RETURN(const TensorView tensor,
+                     GetFloats(source_, part.module + ".weight", {part.rows, inputs}));
+    return [tensor, inputs](int64_t row, int64_t first, int64_t count, Bf16* target) {
+      ToBf16s(tensor, tensor.StoredRow(row) * inputs + first, count, target);
+    };
   }
 
   absl::StatusOr<ReadRow> TransposedRows(const MatrixPart& part, int64_t inputs) {
     ASSIGN_OR_RETURN(const TensorView tensor,
                      GetFloats(source_, part.module + ".weight", {inputs, part.rows}));
-    return [tensor, inputs, rows = part.rows](int64_t row, Bf16* target) {
-      for (int64_t i = 0; i < inputs; ++i) target[i] = ToBf16(FloatAt(tensor, i * rows + row));
+    return [tensor, rows = part.rows](int64_t row, int64_t first, int64_t count, Bf16* target) {
+      for (int64_t i = 0; i < count; ++i) {
+        target[i] = ToBf16(FloatAt(tensor, (first + i) * rows + row));
+      }
     };
   }
 
@@ -156,26 +189,45 @@ class CheckpointFiller final : public Filler {
     }
     std::vector<ReadPart> parts;
     for (const MatrixPart& part : plan.parts) {
-      ASSIGN_OR_RETURN(
-          QuantisedTensor tensor,
-          ReadQuantised(config_.quantisation, source_, part.module, part.rows, plan.stored_inputs));
+      ASSIGN_OR_RETURN(QuantisedTensor tensor, ReadPartOf(plan, part));
       parts.push_back({.part = &part, .tensor = std::move(tensor)});
     }
-    if (plan.stacked && PartsTogether(parts) < parts.size()) return MakeSections(plan, parts);
-    ASSIGN_OR_RETURN(QuantisedMatrix matrix, MakeSection(plan, parts, 0, plan.outputs));
-    return WeightMatrix(std::move(matrix));
+    ASSIGN_OR_RETURN(const std::vector<Section> sections, SectionsOf(plan, parts));
+    if (placement_ == Placement::kFiles) {
+      std::vector<QuantisedFormat> formats;
+      for (const Section& section : sections) formats.push_back(section.format);
+      return WeightMatrix(StoredMatrix(plan.outputs, plan.inputs, std::move(formats)));
+    }
+    WeightMatrix::Sections matrices;
+    for (const Section& section : sections) matrices.push_back(MakeMatrix(plan, section));
+    return WeightMatrix(std::move(matrices));
   }
 
-  const ModelConfig& config_;
+  absl::StatusOr<QuantisedTensor> ReadPartOf(const MatrixPlan& plan, const MatrixPart& part) {
+    if (placement_ == Placement::kFiles) {
+      return kinds_.Describe(part.module, part.rows, plan.stored_inputs);
+    }
+    return ReadQuantised(quantisation_, source_, part.module, part.rows, plan.stored_inputs);
+  }
+
   const TensorSource& source_;
+  const QuantisationConfig& quantisation_;
   const MatrixForms& forms_;
+  const Placement placement_;
+  WeightKinds kinds_;
 };
 
 }  // namespace
 
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
                                     const MatrixForms& forms) {
-  CheckpointFiller filler(config, source, forms);
+  CheckpointFiller filler(config, source, forms, Placement::kMemory);
+  return BuildWeights(config, filler);
+}
+
+absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source) {
+  const MatrixForms as_stored;
+  CheckpointFiller filler(config, source, as_stored, Placement::kFiles);
   return BuildWeights(config, filler);
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -7,15 +8,13 @@
 namespace penstock {
 namespace {
 
-using OpenPart = std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>;
-
 absl::StatusOr<WeightMatrix> FillPacked(const MatrixPlan& plan, const OpenPart& open) {
   PackedMatrix matrix(plan.outputs, plan.inputs);
   std::vector<Bf16> row(static_cast<size_t>(plan.inputs));
   for (const MatrixPart& part : plan.parts) {
     ASSIGN_OR_RETURN(const ReadRow read, open(part));
     for (int64_t r = 0; r < part.rows; ++r) {
-      read(r, row.data());
+      read(r, 0, plan.stored_inputs, row.data());
       matrix.SetRow(part.at(r), row.data());
     }
   }
@@ -31,7 +30,7 @@ absl::StatusOr<WeightMatrix> FillRounded(const MatrixPlan& plan, const Quantised
   for (const MatrixPart& part : plan.parts) {
     ASSIGN_OR_RETURN(const ReadRow read, open(part));
     for (int64_t r = 0; r < part.rows; ++r) {
-      read(r, row.data());
+      read(r, 0, plan.stored_inputs, row.data());
       for (size_t i = 0; i < row.size(); ++i) values[i] = ToFloat(row[i]);
       if (!rounder.Round(values)) {
         return InvalidArgument(
@@ -45,7 +44,44 @@ absl::StatusOr<WeightMatrix> FillRounded(const MatrixPlan& plan, const Quantised
   return WeightMatrix(std::move(matrix));
 }
 
+// A matrix that is put together from the rows of parts.
+struct StoredRows {
+  struct Place {
+    int32_t part = -1;  // -1: no part sets this row
+    int32_t row = 0;    // of the part
+  };
+
+  void Read(int64_t output, int64_t first, int64_t count, Bf16* target) const {
+    const Place place = places[static_cast<size_t>(output)];
+    const int64_t present =
+        place.part < 0 ? 0 : std::clamp<int64_t>(stored_inputs - first, 0, count);
+    if (present > 0) parts[static_cast<size_t>(place.part)](place.row, first, present, target);
+    std::fill(target + present, target + count, Bf16{});
+  }
+
+  int64_t stored_inputs = 0;
+  std::vector<Place> places;  // of the outputs
+  std::vector<ReadRow> parts;
+};
+
 }  // namespace
+
+absl::StatusOr<WeightMatrix> StoreMatrix(const MatrixPlan& plan, const OpenPart& open) {
+  StoredRows rows{.stored_inputs = plan.stored_inputs};
+  rows.places.resize(static_cast<size_t>(plan.outputs));
+  for (const MatrixPart& part : plan.parts) {
+    const auto index = static_cast<int32_t>(rows.parts.size());
+    ASSIGN_OR_RETURN(rows.parts.emplace_back(), open(part));
+    for (int64_t r = 0; r < part.rows; ++r) {
+      rows.places[static_cast<size_t>(part.at(r))] = {index, static_cast<int32_t>(r)};
+    }
+  }
+  return WeightMatrix(StoredMatrix(
+      plan.outputs, plan.inputs,
+      [rows = std::move(rows)](int64_t output, int64_t first, int64_t count, Bf16* target) {
+        rows.Read(output, first, count, target);
+      }));
+}
 
 absl::StatusOr<WeightMatrix> FillMatrix(const MatrixPlan& plan, const MatrixForms& forms,
                                         const OpenPart& open) {

@@ -11,12 +11,12 @@ class RandomFiller final : public Filler {
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     return FillMatrix(plan, forms_, [&](const MatrixPart&) -> absl::StatusOr<ReadRow> {
-      return [&](int64_t, Bf16* target) {
-        for (int64_t i = 0; i < plan.stored_inputs; ++i) target[i] = ToBf16(Normal());
+      return [&](int64_t, int64_t, int64_t count, Bf16* target) {
+        for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(Normal());
       };
     });
   }
-  bool IsQuantised(const std::string&) const override { return false; }
+  bool IsMatrix(const std::string&) const override { return false; }
   absl::Status Table(const std::string&, int64_t rows, int64_t columns, Bf16* target) override {
     for (int64_t i = 0; i < rows * columns; ++i) target[i] = ToBf16(Normal());
     return absl::OkStatus();

@@ -15,10 +15,13 @@ namespace {
 // differently rounded four-bit codes 0.08, and a wrong kernel about 1.
 constexpr double kDeviationMax = 0.15;
 constexpr int kTables = 3;
-constexpr int64_t kNeighbourTokens = 5;
-
-// Deliberately not a whole number of pages.
-int64_t PromptTokens(const KvLayout& layout) { return 2 * int64_t{layout.block_tokens} + 12; }
+// More rows than the products of few rows take, and deliberately not a whole number of pages.
+constexpr int64_t kPromptTokens = 76;
+// A history so long that attention is split: the pages of several prompts, each of whole pages,
+// which are computed in one step.
+constexpr int64_t kHistoryPrompts = 5;
+constexpr int64_t kHistoryPromptTokens = 128;
+constexpr int64_t kHistoryTokens = kHistoryPrompts * kHistoryPromptTokens;
 
 std::vector<uint32_t> Tokens(int64_t size, uint32_t seed, int32_t vocab) {
   std::vector<uint32_t> tokens;
@@ -46,21 +49,24 @@ class Trial {
   }
 
   static int64_t BlocksOfTable(const KvLayout& layout) {
-    return layout.BlocksFor(PromptTokens(layout) + 1);
+    return layout.BlocksFor(kHistoryTokens + kPromptTokens + 1);
   }
 
+  int32_t vocab() const { return runner_.vocab(); }
+  std::span<const uint32_t> table(size_t index) const { return tables_[index]; }
+
   struct Feed {
-    int table;
+    std::span<const uint32_t> blocks;
     std::span<const uint32_t> tokens;
-    int32_t position;
+    int64_t position;
   };
   // Returns the last logits of the first of `feeds`.
-  absl::StatusOr<std::vector<float>> Step(std::initializer_list<Feed> feeds) {
+  absl::StatusOr<std::vector<float>> Step(const std::vector<Feed>& feeds) {
     std::vector<SequenceStep> steps;
     for (const Feed& feed : feeds) {
       steps.push_back({.tokens = feed.tokens,
-                       .position = feed.position,
-                       .blocks = tables_[feed.table],
+                       .position = static_cast<int32_t>(feed.position),
+                       .blocks = feed.blocks,
                        .wants_logits = steps.empty()});
     }
     std::vector<float> logits(static_cast<size_t>(runner_.vocab()));
@@ -70,11 +76,23 @@ class Trial {
   }
 
   // Copies the pages of one table to those of another, as wires and tiers do.
-  void Move(int from, int to) {
+  void Move(std::span<const uint32_t> from, std::span<const uint32_t> to) {
     const size_t bytes = pages_.layout.PayloadBytes();
-    std::vector<std::byte> host(bytes * tables_[from].size());
-    ReadPages(pages_, tables_[from], 0, bytes, host.data());
-    WritePages(pages_, tables_[to], 0, bytes, host.data());
+    std::vector<std::byte> host(bytes * from.size());
+    ReadPages(pages_, from, 0, bytes, host.data());
+    WritePages(pages_, to, 0, bytes, host.data());
+  }
+
+  // Fills kHistoryTokens at the beginning of a table.
+  absl::Status MakeHistory(std::span<const uint32_t> table) {
+    const auto blocks = static_cast<size_t>(pages_.layout.BlocksFor(kHistoryPromptTokens));
+    std::vector<std::vector<uint32_t>> prompts;
+    std::vector<Feed> feeds;
+    for (uint32_t i = 0; i < kHistoryPrompts; ++i) {
+      prompts.push_back(Tokens(kHistoryPromptTokens, 10 + i, vocab()));
+      feeds.push_back({table.subspan(i * blocks, blocks), prompts.back(), 0});
+    }
+    return Step(feeds).status();
   }
 
  private:
@@ -93,7 +111,7 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   small.kv_heads = 2 * gpus;
   small.heads = small.kv_heads * (config.heads / config.kv_heads);
   small.vocab = 256;
-  small.max_position = std::max(config.max_position, 512);
+  small.max_position = std::max(config.max_position, 1024);
   if (!config.sliding_window.empty()) small.sliding_window = {20, 0};
   return small;
 }
@@ -108,44 +126,86 @@ double Deviation(std::span<const float> got, std::span<const float> want) {
   return std::sqrt(error / reference);
 }
 
-int64_t RunnerCheckTokens(const KvLayout& layout) {
-  return PromptTokens(layout) + kNeighbourTokens;
-}
+int64_t RunnerCheckTokens() { return std::max(2 * kPromptTokens, kHistoryTokens); }
 
 int64_t RunnerCheckBlocks(const KvLayout& layout) { return kTables * Trial::BlocksOfTable(layout); }
 
-absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference) {
-  Trial trial(checked), other(reference);
-  const int64_t size = PromptTokens(checked.pages.layout);
-  const auto end = static_cast<int32_t>(size);
-  const std::vector<uint32_t> prompt = Tokens(size, 1, checked.runner.vocab());
-  const std::vector<uint32_t> neighbour = Tokens(kNeighbourTokens, 2, checked.runner.vocab());
-  const std::vector<uint32_t> next = {3};
+namespace {
 
-  ASSIGN_OR_RETURN(const std::vector<float> first, trial.Step({{0, prompt, 0}}));
-  ASSIGN_OR_RETURN(const std::vector<float> second, trial.Step({{0, next, end}}));
-  ASSIGN_OR_RETURN(const std::vector<float> want_first, other.Step({{0, prompt, 0}}));
-  ASSIGN_OR_RETURN(const std::vector<float> want_second, other.Step({{0, next, end}}));
-  for (const auto& [got, want] : {std::pair(&first, &want_first), {&second, &want_second}}) {
-    const double off = Deviation(*got, *want);
+using Logits = std::vector<float>;
+const std::vector<uint32_t> kNext = {3};
+
+// The logits of a prompt and of the token after it, without and with a long history.
+struct Outcome {
+  Logits prompt, next, late_prompt, late_next;
+};
+
+// Leaves the prompt's pages in table 0, and those behind the history in table 1.
+absl::StatusOr<Outcome> Compute(std::span<const uint32_t> prompt, Trial& trial) {
+  const auto first = trial.table(0), second = trial.table(1);
+  Outcome outcome;
+  ASSIGN_OR_RETURN(outcome.prompt, trial.Step({{first, prompt, 0}}));
+  ASSIGN_OR_RETURN(outcome.next, trial.Step({{first, kNext, kPromptTokens}}));
+  RETURN_IF_ERROR(trial.MakeHistory(second));
+  ASSIGN_OR_RETURN(outcome.late_prompt, trial.Step({{second, prompt, kHistoryTokens}}));
+  ASSIGN_OR_RETURN(outcome.late_next,
+                   trial.Step({{second, kNext, kHistoryTokens + kPromptTokens}}));
+  return outcome;
+}
+
+absl::Status CheckNear(const Outcome& got, const Outcome& want) {
+  for (const auto part :
+       {&Outcome::prompt, &Outcome::next, &Outcome::late_prompt, &Outcome::late_next}) {
+    const double off = Deviation(got.*part, want.*part);
     if (!(off < kDeviationMax)) {
       return Wrong(fmt::format("logits are {:.2g} of their size off the CPU's, {} may be rounding",
                                off, kDeviationMax));
     }
   }
-
-  ASSIGN_OR_RETURN(const auto beside, trial.Step({{1, prompt, 0}, {2, neighbour, 0}}));
-  if (beside != first) return Wrong("logits change beside another sequence");
-  trial.Move(0, 2);
-  ASSIGN_OR_RETURN(const auto moved, trial.Step({{2, next, end}}));
-  if (moved != second) return Wrong("pages that were copied to the host and back are not the same");
-
-  const std::span<const uint32_t> all = prompt;
-  RETURN_IF_ERROR(trial.Step({{1, all.first(7), 0}}).status());
-  RETURN_IF_ERROR(trial.Step({{1, all.subspan(7, 1), 7}}).status());
-  ASSIGN_OR_RETURN(const auto chunks, trial.Step({{1, all.subspan(8), 8}}));
-  if (chunks != first) return Wrong("logits depend on how a prompt is cut into steps");
   return absl::OkStatus();
+}
+
+absl::Status CheckNeighbours(std::span<const uint32_t> prompt, const Outcome& alone, Trial& trial) {
+  const std::vector<uint32_t> neighbour = Tokens(kPromptTokens, 2, trial.vocab());
+  ASSIGN_OR_RETURN(const Logits beside,
+                   trial.Step({{trial.table(0), prompt, 0}, {trial.table(2), neighbour, 0}}));
+  if (beside == alone.prompt) return absl::OkStatus();
+  return Wrong("logits change beside another sequence");
+}
+
+absl::Status CheckMoves(const Outcome& unmoved, Trial& trial) {
+  trial.Move(trial.table(0), trial.table(2));
+  ASSIGN_OR_RETURN(const Logits moved, trial.Step({{trial.table(2), kNext, kPromptTokens}}));
+  if (moved == unmoved.next) return absl::OkStatus();
+  return Wrong("pages that were copied to the host and back are not the same");
+}
+
+// The last logits of a prompt in three steps.
+absl::StatusOr<Logits> InChunks(std::span<const uint32_t> prompt, std::span<const uint32_t> table,
+                                int64_t position, Trial& trial) {
+  RETURN_IF_ERROR(trial.Step({{table, prompt.first(7), position}}).status());
+  RETURN_IF_ERROR(trial.Step({{table, prompt.subspan(7, 1), position + 7}}).status());
+  return trial.Step({{table, prompt.subspan(8), position + 8}});
+}
+
+absl::Status CheckChunks(std::span<const uint32_t> prompt, const Outcome& whole, Trial& trial) {
+  ASSIGN_OR_RETURN(const Logits chunks, InChunks(prompt, trial.table(0), 0, trial));
+  ASSIGN_OR_RETURN(const Logits late, InChunks(prompt, trial.table(1), kHistoryTokens, trial));
+  if (chunks == whole.prompt && late == whole.late_prompt) return absl::OkStatus();
+  return Wrong("logits depend on how a prompt is cut into steps");
+}
+
+}  // namespace
+
+absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference) {
+  Trial trial(checked), other(reference);
+  const std::vector<uint32_t> prompt = Tokens(kPromptTokens, 1, trial.vocab());
+  ASSIGN_OR_RETURN(const Outcome outcome, Compute(prompt, trial));
+  ASSIGN_OR_RETURN(const Outcome want, Compute(prompt, other));
+  RETURN_IF_ERROR(CheckNear(outcome, want));
+  RETURN_IF_ERROR(CheckNeighbours(prompt, outcome, trial));
+  RETURN_IF_ERROR(CheckMoves(outcome, trial));
+  return CheckChunks(prompt, outcome, trial);
 }
 
 }  // namespace penstock

@@ -38,7 +38,8 @@ class Filler {
  public:
   virtual ~Filler() = default;
   virtual absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) = 0;
-  virtual bool IsQuantised(const std::string& module) const = 0;  // in the source already
+  // Whether the embeddings of this name are a Matrix, not a Table.
+  virtual bool IsMatrix(const std::string& module) const = 0;
   virtual absl::Status Table(const std::string& name, int64_t rows, int64_t columns,
                              Bf16* target) = 0;
   virtual absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
@@ -48,14 +49,18 @@ class Filler {
 // Builds the weights of a model of `config`.
 absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler);
 
-// Reads row `row` of a part's tensor into target[stored_inputs].
-using ReadRow = std::function<void(int64_t row, Bf16* target)>;
+// Reads inputs [first, first + count) of row `row` of a part's tensor.
+using ReadRow = std::function<void(int64_t row, int64_t first, int64_t count, Bf16* target)>;
+using OpenPart = std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>;
 
 // Makes a bf16 matrix, or one rounded to plan.lm_head ? forms.lm_head : forms.layers. Opens part
-// after part, and reads its rows before it opens the next. INVALID_ARGUMENT names the tensor of a
-// row that cannot be rounded.
-absl::StatusOr<WeightMatrix> FillMatrix(
-    const MatrixPlan& plan, const MatrixForms& forms,
-    const std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>& open);
+// after part, and reads all of its rows, in order and whole, before it opens the next.
+// INVALID_ARGUMENT names the tensor of a row that cannot be rounded.
+absl::StatusOr<WeightMatrix> FillMatrix(const MatrixPlan& plan, const MatrixForms& forms,
+                                        const OpenPart& open);
+
+// Makes a bf16 matrix that is not in memory. It reads rows of all parts in any order, on any
+// thread.
+absl::StatusOr<WeightMatrix> StoreMatrix(const MatrixPlan& plan, const OpenPart& open);
 
 }  // namespace penstock

@@ -12,7 +12,13 @@ void AddOnce(const std::string& name, std::vector<std::string>& names) {
 }
 
 void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
-  if (matrix.packed() != nullptr) AddOnce(kBf16Name, names);
+  const StoredMatrix* stored = matrix.stored();
+  if (matrix.packed() != nullptr || (stored != nullptr && stored->formats().empty())) {
+    AddOnce(kBf16Name, names);
+  }
+  if (stored != nullptr) {
+    for (const QuantisedFormat& format : stored->formats()) AddOnce(format.Name(), names);
+  }
   for (const QuantisedMatrix& section : matrix.quantised()) {
     AddOnce(section.format().Name(), names);
   }
@@ -56,13 +62,13 @@ size_t Weights::step_bytes() const {
 }
 
 const WeightMatrix* Weights::embedding_matrix() const {
-  if (quantised_embedding.has_value()) return &*quantised_embedding;
+  if (embedding_weight.has_value()) return &*embedding_weight;
   return embedding.bytes() == 0 ? &lm_head : nullptr;
 }
 
 size_t Weights::bytes() const {
-  const size_t quantised = quantised_embedding.has_value() ? quantised_embedding->bytes() : 0;
-  return matrix_bytes() + embedding.bytes() + positions.bytes() + quantised;
+  const size_t matrix = embedding_weight.has_value() ? embedding_weight->bytes() : 0;
+  return matrix_bytes() + embedding.bytes() + positions.bytes() + matrix;
 }
 
 bool Weights::quantised() const { return FormName() != kBf16Name; }
@@ -74,7 +80,8 @@ std::string Weights::FormName() const {
   }
   std::vector<std::string> head, table;
   AddForms(lm_head, head);
-  if (quantised_embedding.has_value()) AddForms(*quantised_embedding, table);
+  if (embedding_weight.has_value()) AddForms(*embedding_weight, table);
+  std::erase(table, kBf16Name);
   std::string all = fmt::format("{}", fmt::join(names, " and "));
   if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
   const std::string name =

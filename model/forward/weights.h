@@ -52,18 +52,20 @@ struct LayerWeights {
   std::vector<const WeightMatrix*> Matrices() const;  // all that the layer has
 };
 
-// Owns a model's weights in the layout of the kernels, each once. Immutable while a runner uses it.
+// Owns a model's weights in the layout of the kernels, each once. Or its matrices stay in files,
+// for a device that reads them from there (StoreWeights). Immutable while a runner uses it.
 struct Weights {
   ModelConfig config;
-  // The token embeddings, [vocab][hidden]: Bf16 or quantised; both empty if they are lm_head.
+  // The token embeddings, [vocab][hidden]: Bf16, or a matrix if they are quantised or stay in a
+  // file; both empty if they are lm_head.
   Buffer embedding;
-  std::optional<WeightMatrix> quantised_embedding;
+  std::optional<WeightMatrix> embedding_weight;
   Buffer positions;  // learned, Bf16 [max_position][hidden]; empty if the model has none
   std::vector<LayerWeights> layers;
   std::vector<float> final_norm;  // [hidden], or [2 * hidden]
   WeightMatrix lm_head;           // [vocab][hidden]
 
-  const WeightMatrix* embedding_matrix() const;  // null if the embeddings are Bf16
+  const WeightMatrix* embedding_matrix() const;  // null if the embeddings are a Buffer
 
   size_t bytes() const;         // memory owned
   size_t matrix_bytes() const;  // all but the embedding table
@@ -82,6 +84,10 @@ struct Weights {
 // `forms` asks to round a matrix that is quantised already.
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
                                     const MatrixForms& forms = {});
+
+// As LoadWeights, but reads vectors only: every matrix is a StoredMatrix, which reads the tensors
+// of `source` when it is asked for rows. So the source's bytes outlive the weights.
+absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source);
 
 // Normally distributed matrices and biases, norms of 1, rounded to `forms`: for benchmarks and
 // tests.

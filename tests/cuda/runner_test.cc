@@ -10,9 +10,9 @@
 
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_runner.h"
-#include "model/forward/load_model.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "model/load/load_model.h"
 #include "model/sampler/sampler.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"
@@ -103,8 +103,8 @@ TEST(CudaRunner, UsesOneImplementationOfProducts) {
   EXPECT_LT(Deviation(got.Step(feeds), want.Step(feeds)), kBf16Deviation);
   // In the last layer only the last row goes on.
   const std::vector<std::array<int32_t, 3>> all = {
-      {256, 64, 21}, {64, 256, 21}, {160, 64, 21}, {64, 80, 21},  // layer 0
-      {256, 64, 21}, {64, 256, 1},  {160, 64, 1},  {64, 80, 1},   // layer 1
+      {512, 64, 21}, {64, 256, 21}, {160, 64, 21}, {64, 80, 21},  // layer 0
+      {512, 64, 21}, {64, 256, 1},  {160, 64, 1},  {64, 80, 1},   // layer 1
       {101, 64, 1}};                                              // logits
   EXPECT_EQ(products.multiplied, all);
 }
@@ -113,7 +113,7 @@ TEST(CudaRunner, SaysWhichWeightItsProductsDoNotSupport) {
   const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
   const auto device = *cuda::CudaDevice::Open(0);
   OtherProducts products;
-  for (const int32_t outputs : {256, 160, 64, 101}) {
+  for (const int32_t outputs : {512, 160, 64, 101}) {
     products.refused = outputs;
     const auto runner = CudaRunner::Create(weights, *device, {.products = &products});
     EXPECT_EQ(runner.status().code(), absl::StatusCode::kFailedPrecondition) << outputs;

@@ -15,6 +15,10 @@ const SlabCase kCases[] = {
     {.piece_bytes = 16384, .blocks = 1, .block_stride = 32768, .offset = 16384},
     {.piece_bytes = 2048 + 64, .blocks = 37, .block_stride = 4096, .offset = 64},
     {.piece_bytes = 8192, .blocks = 41, .block_stride = 12288, .offset = 4096, .processors = 1},
+    // Two whole rounds of 8 warps, and two chunks of four parts each.
+    {.piece_bytes = 16400, .blocks = 17, .block_stride = 16400, .offset = 0, .processors = 1},
+    // Rows with several pieces each.
+    {.piece_bytes = 48, .blocks = 1001, .block_stride = 96, .offset = 32, .processors = 1},
 };
 
 TEST(Slabs, GatherMovesAndSums) {

@@ -1,4 +1,4 @@
 penstock_test(golden_logits_test
   SRCS logits_test.cc
-  DEPS penstock_forward
+  DEPS penstock_model_load
   LABELS golden unit optimised)

@@ -17,8 +17,8 @@
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/thread_pool.h"
 #include "model/checkpoint/safetensors.h"
-#include "model/forward/load_model.h"
 #include "model/forward/transformer_runner.h"
+#include "model/load/load_model.h"
 #include "tests/support/environment.h"
 
 // The forward pass against what transformers computed in float32 (make_logits.py).
@@ -348,7 +348,7 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
                 key = int64_t{weights.config.kv_heads} * weights.config.head_dim;
   constexpr int64_t kRow = 37, kGateUp = kRow / 16 * 32 + kRow % 16;  // of make_gguf.py
   ExpectRow("output", weights.lm_head, kRow);
-  if (weights.quantised_embedding) ExpectRow("token_embd", *weights.quantised_embedding, kRow);
+  if (weights.embedding_weight) ExpectRow("token_embd", *weights.embedding_weight, kRow);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     const LayerWeights& layer = weights.layers[i];
     const std::string prefix = fmt::format("blk.{}.", i);

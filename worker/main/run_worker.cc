@@ -71,6 +71,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Rol
 ExitCode RunWorker(v1::WorkerState::Role first, const v1::WorkerConfig& config) {
   const std::string role = first == v1::WorkerState::PREFILL ? "prefill" : "decode";
   KeepNcclOnThisHost(config);
+  LoadKernelsAtStart(config);
   StartLogging({.component = config.worker_id().empty() ? role : config.worker_id(),
                 .min = ParseLogLevel(config.log_level()),
                 .format = ParseLogFormat(config.log_format())});

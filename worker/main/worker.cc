@@ -8,7 +8,8 @@
 namespace penstock {
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartWorker(v1::WorkerState::Role first,
-                                                           const v1::WorkerConfig& config) {
+                                                           const v1::WorkerConfig& given) {
+  ASSIGN_OR_RETURN(const v1::WorkerConfig config, WithDeviceDefaults(given));
   ASSIGN_OR_RETURN(WorkerRuntimeOptions options, RuntimeOptionsOf(first, config));
   ASSIGN_OR_RETURN(std::unique_ptr<WorkerRuntime> runtime, WorkerRuntime::Open(std::move(options)));
   std::vector<std::unique_ptr<WorkerRole>> roles;

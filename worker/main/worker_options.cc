@@ -11,6 +11,13 @@
 namespace penstock {
 namespace {
 
+// A GPU computes so many tokens in the time of a few: it waits for its memory until then.
+constexpr uint32_t kChunkTokensOnCpu = 512, kChunkTokensOnGpus = 2048;
+constexpr uint32_t kChunkTokensMin = 16;
+constexpr uint32_t kMaxBatchOnCpu = 64, kMaxBatchOnGpus = 256;
+
+bool OnGpus(const v1::WorkerConfig& config) { return config.device().starts_with("cuda"); }
+
 // The guesses that one decode step may check. Large batches have no use for more.
 uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
   return config.speculation() == "ngram" ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
@@ -46,6 +53,17 @@ absl::StatusOr<std::string> WireHostOf(const v1::WorkerConfig& config) {
 
 }  // namespace
 
+absl::StatusOr<v1::WorkerConfig> WithDeviceDefaults(v1::WorkerConfig config) {
+  const bool gpus = OnGpus(config);
+  if (config.chunk_tokens() == 0) {
+    config.set_chunk_tokens(gpus ? kChunkTokensOnGpus : kChunkTokensOnCpu);
+  }
+  if (config.max_batch() == 0) config.set_max_batch(gpus ? kMaxBatchOnGpus : kMaxBatchOnCpu);
+  if (config.chunk_tokens() >= kChunkTokensMin) return config;
+  return InvalidArgument("chunk_tokens is {}; it must be 0 or at least {}", config.chunk_tokens(),
+                         kChunkTokensMin);
+}
+
 absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role first,
                                                       const v1::WorkerConfig& config) {
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
@@ -78,6 +96,7 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .lossy_kv = config.lossy_kv(),
       .kv_eviction = config.kv_eviction(),
       .chunk_tokens = config.chunk_tokens(),
+      .max_batch = config.max_batch(),
       .nccl_library = config.nccl_library(),
       .lease = std::chrono::milliseconds(config.lease_ms()),
       .max_waiting = config.max_waiting(),
@@ -101,6 +120,10 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
           .max_waiting = config.max_waiting(),
           .draft_tokens = DraftRowsOf(config) > 0 ? config.max_draft_tokens() : 0,
           .draft_rows = DraftRowsOf(config)};
+}
+
+void LoadKernelsAtStart(const v1::WorkerConfig& config) {
+  if (OnGpus(config)) setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
 }
 
 void KeepNcclOnThisHost(const v1::WorkerConfig& config) {

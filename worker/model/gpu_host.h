@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,14 @@ struct GpuOptions {
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
+  int threads = 1;  // of this machine, for the load of the weights and the check
+};
+
+// What the start of a model did.
+struct ModelStart {
+  double check_s = 0;       // the start of CUDA and the check of a GPU with a small model
+  double load_s = 0;        // of the weights
+  size_t weight_bytes = 0;  // in the memory of the CPU or of all GPUs
 };
 
 // A model on a GPU, and its pages there; the GPU part of a ModelHost. A seam: gpu_host_cuda.cc
@@ -42,12 +51,14 @@ class GpuHost {
   virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) = 0;
   // Names everything that decides rounding on the GPU.
   virtual std::string arithmetic() const = 0;
+
+  ModelStart start;  // set by OpenGpuHost
 };
 
-// Copies `weights` to the GPU. FAILED_PRECONDITION says what is unsupported and the next step: no
-// CUDA in this build, no driver, no such GPU, an architecture or a model without kernels, or
-// results of a small model that differ from the CPU's (model/forward/runner_check.h).
-// RESOURCE_EXHAUSTED names what does not fit.
+// Copies `weights` to the GPU, from the checkpoint's files where they are there.
+// FAILED_PRECONDITION says what is unsupported and the next step: no CUDA in this build, no driver,
+// no such GPU, an architecture or a model without kernels, or results of a small model that differ
+// from the CPU's (model/forward/runner_check.h). RESOURCE_EXHAUSTED names what does not fit.
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                                                      const GpuOptions& options);
 

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/clock.h"
+#include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/head_ranges.h"
@@ -36,14 +38,13 @@ std::string ArithmeticOf(const cuda::CudaDevice& device, const cuda::Products* p
 absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDevice& device,
                                                              const std::string& kernels) {
   if (kernels == "own") return nullptr;
-  auto library = cuda::MakeLibraryProducts(device.info());
-  if (kernels == "auto" && !library.ok()) return nullptr;
-  return library;
+  return cuda::MakeLibraryProducts(device.info());
 }
 
 CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
   return {.max_step_tokens = options.step_tokens,
-          .products = products == nullptr ? &cuda::OwnProducts() : products};
+          .products = products == nullptr ? &cuda::OwnProducts() : products,
+          .load_threads = options.threads};
 }
 
 class OneGpu final : public GpuHost {
@@ -150,13 +151,17 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
                                                  const GpuOptions& options) {
   ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
   ASSIGN_OR_RETURN(auto products, MakeProducts(*device, options.kernels));
+  const TimePoint begin = SteadyClock().Now();
   ASSIGN_OR_RETURN(auto runner,
                    CudaRunner::Create(weights, *device, RunnerOptions(options, products.get())));
+  const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
   const KvLayout layout = LayoutFor(*runner, options);
   ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
   ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
-  return std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
-                                  std::move(pages));
+  auto host = std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
+                                       std::move(pages));
+  host->start = start;
+  return host;
 }
 
 absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
@@ -204,16 +209,45 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
   std::vector<cuda::CudaDevice*> ranks;
   for (const auto& device : devices) ranks.push_back(device.get());
   ASSIGN_OR_RETURN(auto products, MakeProducts(*devices.front(), options.kernels));
+  const TimePoint begin = SteadyClock().Now();
   ASSIGN_OR_RETURN(
       auto runner,
       TensorParallelRunner::Create(weights, ranks, *links, RunnerOptions(options, products.get())));
+  const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
   ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
-  return std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
-                                    std::move(pages), std::move(runner));
+  auto host = std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
+                                         std::move(pages), std::move(runner));
+  host->start = start;
+  return host;
 }
 
 absl::StatusOr<std::unique_ptr<GpuHost>> Open(const Weights& weights, const GpuOptions& options) {
   return options.tensor_parallel == 1 ? OpenOne(weights, options) : OpenMany(weights, options);
+}
+
+absl::Status Untrusted(const absl::Status& check, int index) {
+  return Annotate(check,
+                  fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", index));
+}
+
+// Own, or library if the build, the GPU and the model's matrices allow it. The output matrix is the
+// only one whose number of outputs may be odd.
+std::string BestKernels(const ModelConfig& config, const cuda::CudaDevice& device) {
+  const auto library = cuda::MakeLibraryProducts(device.info());
+  const cuda::Weight output{.outputs = config.vocab, .inputs = config.hidden};
+  return library.ok() && (*library)->Check(output).ok() ? "library" : "own";
+}
+
+// Replaces auto in options.kernels, and checks the kernels that are chosen.
+absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
+  for (int rank = 0; rank < options.tensor_parallel; ++rank) {
+    ASSIGN_OR_RETURN(const auto device, cuda::CudaDevice::Open(options.index + rank));
+    if (options.kernels == "auto") options.kernels = BestKernels(config, *device);
+    if (options.kernels == "own") return absl::OkStatus();
+    RETURN_IF_ERROR(cuda::MakeLibraryProducts(device->info()).status());
+    RETURN_IF_ERROR(Untrusted(cuda::CheckLibraryProducts(*device), device->index()));
+  }
+  return absl::OkStatus();
 }
 
 // Checks the GPUs with a small model before the large one is loaded.
@@ -227,19 +261,21 @@ absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
                   .dtype = options.dtype};
   const int64_t blocks = RunnerCheckBlocks(layout);
   options.blocks_max = blocks;
-  options.step_tokens = static_cast<int32_t>(RunnerCheckTokens(layout));
+  options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
   ASSIGN_OR_RETURN(const auto host, Open(weights, options));
-  TransformerRunner cpu(weights, {}, options.step_tokens);
+  ThreadPool threads(options.threads);
+  TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
-  return Annotate(
+  return Untrusted(
       CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}}),
-      fmt::format("cuda:{} cannot be trusted (scripts/gpu-check says more)", options.index));
+      options.index);
 }
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
-                                                     const GpuOptions& options) {
+                                                     const GpuOptions& wanted) {
+  GpuOptions options = wanted;
   if (!(options.memory_utilization > 0 && options.memory_utilization <= 1)) {
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
@@ -248,8 +284,13 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }
+  RETURN_IF_ERROR(ChooseKernels(weights.config, options));
+  const TimePoint begin = SteadyClock().Now();
   RETURN_IF_ERROR(CheckArithmetic(weights.config, options));
-  return Open(weights, options);
+  const double check_s = ElapsedSeconds(begin);
+  ASSIGN_OR_RETURN(std::unique_ptr<GpuHost> host, Open(weights, options));
+  host->start.check_s = check_s;
+  return host;
 }
 
 }  // namespace penstock

@@ -8,13 +8,18 @@
 #include <utility>
 
 #include "base/bytes.h"
+#include "base/clock.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/kv_rows.h"
-#include "model/forward/load_model.h"
 #include "model/gguf/model_text.h"
+#include "model/load/load_model.h"
+#include "model/load/stored_model.h"
 
 namespace penstock {
 namespace {
+
+// More threads than these read memory no faster than the bus to a GPU takes it.
+constexpr int kLoadThreadsMax = 32;
 
 int ThreadCount(int32_t asked) {
   if (asked > 0) return asked;
@@ -57,15 +62,6 @@ absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights, bool gpu) {
   return *policy;
 }
 
-absl::Status CheckGpuTakes(const Weights& weights) {
-  if (!weights.quantised()) return absl::OkStatus();
-  return FailedPrecondition(
-      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use "
-      "the "
-      "16-bit checkpoint",
-      weights.FormName());
-}
-
 absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& layout) {
   ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(kv_memory));
   const auto blocks = static_cast<int64_t>(bytes / layout.BlockStride());
@@ -89,40 +85,13 @@ absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
   return InvalidArgument("device is '{}'; it must be cpu or cuda:N, for example cuda:0", device);
 }
 
-absl::Status OpenOnCpu(const ModelHost::Options& options, KvDtype dtype, ModelHost& host) {
-  host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
-  host.cpu_runner = std::make_unique<TransformerRunner>(
-      host.weights, Exec{.threads = host.threads.get()}, options.step_tokens);
-  host.runner = host.cpu_runner.get();
-  host.layout = host.runner->kv_layout();
-  host.layout.block_tokens = options.block_tokens;
-  host.layout.dtype = dtype;
-  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
-  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
-  return absl::OkStatus();
-}
+// What the options say, checked before anything is loaded.
+struct Place {
+  std::optional<int> gpu;  // nullopt: the CPU
+  WeightPolicy policy = WeightPolicy::kCheckpoint;
+};
 
-absl::Status OpenOnGpu(const ModelHost::Options& options, int index, KvDtype dtype,
-                       ModelHost& host) {
-  ASSIGN_OR_RETURN(host.gpu,
-                   OpenGpuHost(host.weights, {.index = index,
-                                              .tensor_parallel = options.tensor_parallel,
-                                              .nccl_library = options.nccl_library,
-                                              .memory_utilization = options.gpu_memory_utilization,
-                                              .step_tokens = options.step_tokens,
-                                              .kernels = options.gpu_kernels,
-                                              .block_tokens = options.block_tokens,
-                                              .dtype = dtype}));
-  host.weights = {};
-  host.runner = &host.gpu->runner();
-  host.layout = host.gpu->pages().layout;
-  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
-  return absl::OkStatus();
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
+absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
   ASSIGN_OR_RETURN(const std::optional<int> gpu, GpuOf(options.device));
   if (!gpu && options.tensor_parallel != 1) {
     return FailedPrecondition(
@@ -136,18 +105,64 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
         options.gpu_kernels, options.device);
   }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights, gpu.has_value()));
+  return Place{.gpu = gpu, .policy = policy};
+}
+
+absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, ModelHost& host) {
+  const TimePoint begin = SteadyClock().Now();
   ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy));
-  if (gpu) RETURN_IF_ERROR(CheckGpuTakes(model.weights));
+  host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
+  host.weights = std::move(model.weights);
+  host.weights_form = host.weights.FormName();
+  host.checkpoint_fingerprint = model.fingerprint;
+  host.arithmetic = IsaName(BestIsa());
+  host.fingerprint = WithArithmetic(model.fingerprint, host.arithmetic);
+  host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
+  host.cpu_runner = std::make_unique<TransformerRunner>(
+      host.weights, Exec{.threads = host.threads.get()}, options.step_tokens);
+  host.runner = host.cpu_runner.get();
+  host.layout = host.runner->kv_layout();
+  host.layout.block_tokens = options.block_tokens;
+  ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.layout.head_dim));
+  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
+  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
+  return absl::OkStatus();
+}
+
+absl::Status OpenOnGpu(const ModelHost::Options& options, int index, ModelHost& host) {
+  const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
+  ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, threads));
+  ASSIGN_OR_RETURN(const KvDtype dtype,
+                   FormatFor(options.kv_format, model->weights().config.head_dim));
+  ASSIGN_OR_RETURN(
+      host.gpu, OpenGpuHost(model->weights(), {.index = index,
+                                               .tensor_parallel = options.tensor_parallel,
+                                               .nccl_library = options.nccl_library,
+                                               .memory_utilization = options.gpu_memory_utilization,
+                                               .step_tokens = options.step_tokens,
+                                               .kernels = options.gpu_kernels,
+                                               .block_tokens = options.block_tokens,
+                                               .dtype = dtype,
+                                               .threads = threads}));
+  host.weights_form = model->weights().FormName();
+  host.checkpoint_fingerprint = model->Fingerprint();
+  host.arithmetic = host.gpu->arithmetic();
+  host.fingerprint = WithArithmetic(host.checkpoint_fingerprint, host.arithmetic);
+  host.start = host.gpu->start;
+  host.runner = &host.gpu->runner();
+  host.layout = host.gpu->pages().layout;
+  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& options) {
+  ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
-  host->weights = std::move(model.weights);
-  host->weights_form = host->weights.FormName();
-  ASSIGN_OR_RETURN(const KvDtype dtype,
-                   FormatFor(options.kv_format, host->weights.config.head_dim));
-  RETURN_IF_ERROR(gpu ? OpenOnGpu(options, *gpu, dtype, *host) : OpenOnCpu(options, dtype, *host));
-  const std::string arithmetic = gpu ? host->gpu->arithmetic() : std::string(IsaName(BestIsa()));
-  host->checkpoint_fingerprint = model.fingerprint;
-  host->fingerprint = WithArithmetic(model.fingerprint, arithmetic);
+  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, *place.gpu, *host)
+                            : OpenOnCpu(options, place.policy, *host));
   return host;
 }
 

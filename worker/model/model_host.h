@@ -39,6 +39,8 @@ struct ModelHost {
   Weights weights;               // empty where they are on a GPU
   std::string weights_form;      // Weights::FormName
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
+  ModelStart start;
+  std::string arithmetic;  // what computes, where that changes bits
   // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
   // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;

@@ -21,7 +21,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Open(WorkerRuntime
 absl::Status WorkerRuntime::OpenParts() {
   ASSIGN_OR_RETURN(cluster_, TlsIdentity::Open(options_.cluster, TlsUse::kMember));
   operators_ = std::make_unique<OperatorGate>(cluster_);
-  ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
+  RETURN_IF_ERROR(OpenModel());
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
   AddCertificateMetric(metrics_, "cluster", cluster_);
   watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
@@ -43,6 +43,21 @@ absl::Status WorkerRuntime::OpenParts() {
   RETURN_IF_ERROR(StartSender());
   RETURN_IF_ERROR(OpenTiers());
   OpenServices();
+  return absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::OpenModel() {
+  const TimePoint begin = clock_.Now();
+  ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
+  const ModelStart& start = host_->start;
+  const double gigabytes = static_cast<double>(start.weight_bytes) / 1e9;
+  Log(LogLevel::kInfo, "model_loaded",
+      {{"device", options_.model.device},
+       {"seconds", std::chrono::duration<double>(clock_.Now() - begin).count()},
+       {"check_seconds", start.check_s},
+       {"load_seconds", start.load_s},
+       {"gigabytes", gigabytes},
+       {"gb_per_s", gigabytes / start.load_s}});
   return absl::OkStatus();
 }
 
@@ -82,7 +97,10 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
        {"blocks", host_->pool->blocks_total()},
        {"block_tokens", host_->layout.block_tokens},
        {"context", host_->runner->max_position()},
-       {"weights", host_->weights_form}});
+       {"chunk_tokens", options_.chunk_tokens},
+       {"max_batch", options_.max_batch},
+       {"weights", host_->weights_form},
+       {"arithmetic", host_->arithmetic}});
   return absl::OkStatus();
 }
 

@@ -95,6 +95,7 @@ class WorkerRuntime {
 
   // worker_runtime.cc
   absl::Status OpenParts();
+  absl::Status OpenModel();
   void OpenServices();
   void MakeRoleSwitch();
   absl::Status StartServer();

@@ -50,6 +50,7 @@ struct WorkerRuntimeOptions {
   std::string lossy_kv;               // see LossyKv
   std::string kv_eviction;            // see KvEvictions
   uint32_t chunk_tokens = 512;        // of a prompt in one step
+  uint32_t max_batch = 64;            // sequences decoded in one step
   std::string nccl_library;
   Duration lease = std::chrono::seconds(3);
   size_t max_waiting = 256;  // decode sessions that wait for blocks

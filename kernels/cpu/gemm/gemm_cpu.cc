@@ -74,6 +74,7 @@ void cpu::Gemm(const Exec& exec, const GemmArgs& args) {
   if (const PackedMatrix* weight = args.weight->packed()) {
     return gemm::MultiplyPacked(exec, args, *weight);
   }
+  PENSTOCK_CHECK(args.weight->stored() == nullptr);
   int64_t first_panel = 0;
   for (const QuantisedMatrix& section : args.weight->quantised()) {
     const auto multiply = section.format().e4m3() ? gemm::MultiplyE4m3 : gemm::MultiplyQuantised;

@@ -31,11 +31,13 @@ std::span<const QuantisedMatrix> WeightMatrix::quantised() const {
 
 int64_t WeightMatrix::outputs() const {
   if (packed() != nullptr) return packed()->outputs();
+  if (stored() != nullptr) return stored()->outputs();
   return SumOf(quantised(), &QuantisedMatrix::outputs);
 }
 
 int64_t WeightMatrix::inputs() const {
-  return packed() != nullptr ? packed()->inputs() : quantised()[0].inputs();
+  if (packed() != nullptr) return packed()->inputs();
+  return stored() != nullptr ? stored()->inputs() : quantised()[0].inputs();
 }
 
 int64_t WeightMatrix::panels() const {
@@ -57,6 +59,12 @@ std::vector<std::span<const std::byte>> WeightMatrix::memory() const {
 
 void WeightMatrix::GetRow(int64_t output, float* values) const {
   if (packed() != nullptr) return packed()->GetRow(output, values);
+  if (stored() != nullptr) {
+    std::vector<Bf16> row(static_cast<size_t>(inputs()));
+    stored()->ReadRow(output, 0, inputs(), row.data());
+    for (const Bf16 weight : row) *values++ = ToFloat(weight);
+    return;
+  }
   for (const QuantisedMatrix& section : quantised()) {
     if (output < section.outputs()) return section.GetRow(output, values);
     output -= section.outputs();

@@ -18,26 +18,35 @@ PENSTOCK_DEVICE void FillCrcTables(const CrcTables& tables, int threads, uint32_
 }
 
 struct CrcLane {
-  const uint32_t* table;  // entry i of this lane is table[i * 32]
-  int lane;
+  const std::byte* table;
+  uint32_t lane;
+
+  PENSTOCK_DEVICE explicit CrcLane(const uint32_t* shared)
+      : table(reinterpret_cast<const std::byte*>(shared)),
+        lane(static_cast<uint32_t>(ThreadX()) % 32) {}
 
   // Returns the state after one more row; `words` are this lane's 16 bytes of it.
   PENSTOCK_DEVICE uint32_t Add(uint32_t state, const Words4& words) const {
+    constexpr uint32_t kEntryBytes = 32 * 4, kTableBytes = 16 * kEntryBytes;
     uint32_t next = 0;
     PENSTOCK_UNROLL
     for (int w = 0; w < 4; ++w) {
       const uint32_t word = w == 0 ? words.word[0] ^ state : words.word[w];
       PENSTOCK_UNROLL
       for (int n = 0; n < 8; ++n) {
-        next ^= table[((w * 8 + n) * 16 + (word >> (4 * n) & 15u)) * 32];
+        // Shifts the nibble to where it is the offset of its entry.
+        const uint32_t shifted = n < 2 ? word << (7 - 4 * n) : word >> (4 * n - 7);
+        const uint32_t at = (shifted & (15 * kEntryBytes)) | lane * 4;
+        next ^= *reinterpret_cast<const uint32_t*>(table + (w * 8 + n) * kTableBytes + at);
       }
     }
     return next;
   }
 
-  // Combines the states of all lanes. Every lane gets the result.
-  PENSTOCK_DEVICE uint32_t Close(const CrcTables& tables, uint32_t state) const {
-    uint32_t factor = tables.lanes[lane], sum = 0;
+  // Combines the states of all lanes, and advances the sum over the parts of the chunk behind.
+  // Every lane gets the result.
+  PENSTOCK_DEVICE uint32_t Close(const CrcTables& tables, uint32_t state, uint32_t behind) const {
+    uint32_t factor = tables.lanes[behind * 32 + lane], sum = 0;
     PENSTOCK_NO_UNROLL
     for (int bit = 31; bit >= 0; --bit) {
       if ((state >> bit & 1u) != 0) sum ^= factor;

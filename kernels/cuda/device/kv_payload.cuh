@@ -58,9 +58,10 @@ __global__ void __launch_bounds__(kPayloadWarps * 32)
   FillCrcTables(p.tables, kPayloadWarps * 32, tables);
   SyncBlock();
   const ChecksumParams& c = p.checksum;
-  const CrcLane crc{tables + ThreadX() % 32, ThreadX() % 32};
+  const CrcLane crc(tables);
   const uint32_t size = SizeOf(c), chunks = ChecksumChunks(size);
-  constexpr uint32_t kRows = kChecksumChunkBytes / kCrcRowBytes, kAhead = 4;
+  constexpr uint32_t kRows = kCrcChunkRows, kAhead = 4;
+  static_assert(kRows * kCrcRowBytes == kChecksumChunkBytes);
   for (uint32_t chunk = BlockX() * kPayloadWarps + ThreadX() / 32; chunk < chunks;
        chunk += p.warps) {
     uint32_t state = 0;
@@ -74,7 +75,7 @@ __global__ void __launch_bounds__(kPayloadWarps * 32)
       PENSTOCK_UNROLL
       for (uint32_t i = 0; i < kAhead; ++i) state = crc.Add(state, words[i]);
     }
-    const uint32_t sum = crc.Close(p.tables, state);
+    const uint32_t sum = crc.Close(p.tables, state, 0);
     if (crc.lane == 0) c.partials[chunk] = sum;
   }
 }

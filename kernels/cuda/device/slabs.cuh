@@ -9,55 +9,125 @@
 namespace penstock::cuda {
 
 constexpr int kSlabWarps = 8;
+constexpr uint32_t kSlabAhead = 4;  // rows that a warp loads at once
+static_assert(kCrcPartRows % kSlabAhead == 0);
 
 struct SlabKernelParams {
   SlabParams slab;
   CrcTables tables;
   uint32_t chunks = 0;
-  uint32_t warps = 0;  // of the whole grid
+  uint32_t blocks = 0;  // of the grid
   // Zero bytes before the slab, so that the last chunk ends where the slab ends.
   uint32_t padding = 0;
+  // The chunks that remain after all warps have had the same number are divided into this many
+  // parts each, at most kCrcParts; there is a warp for every part.
+  uint32_t parts = 1;
 };
+static_assert(kSlabChunkBytes == kCrcChunkRows * kCrcRowBytes);
 
-struct SlabLane {
-  const SlabKernelParams& p;
-  CrcLane crc;
+enum class SlabMove { kNone, kGather, kScatter };
 
-  PENSTOCK_DEVICE Words4 Move(uint32_t at) const {
-    const SlabParams& s = p.slab;
-    std::byte* flat = s.slab + at;
-    if (s.arena == nullptr) return *reinterpret_cast<const Words4*>(flat);
-    const uint32_t block = at / s.piece_bytes, within = at % s.piece_bytes;
-    std::byte* piece =
-        s.arena + static_cast<int64_t>(s.block_ids[block]) * s.block_stride + s.offset + within;
-    const Words4 words = *reinterpret_cast<const Words4*>(s.scatter ? flat : piece);
-    *reinterpret_cast<Words4*>(s.scatter ? piece : flat) = words;
-    return words;
-  }
+// The bytes of this lane in consecutive rows of the slab, and the pieces that they belong to.
+template <SlabMove kMove>
+struct SlabRows {
+  const SlabParams& slab;
+  uint32_t flat;         // offset of row 0 in the slab; wraps below zero in the padding
+  uint32_t padding = 0;  // number of rows before the slab
+  // The next row in the arena.
+  uint32_t block = 0, within = 0;
+  std::byte* piece = nullptr;
 
-  PENSTOCK_DEVICE void Chunk(uint32_t chunk) const {
-    constexpr int kRows = kSlabChunkBytes / kCrcRowBytes, kAhead = 4;
-    uint32_t state = 0;
-    for (int row = 0; row < kRows; row += kAhead) {
-      Words4 words[kAhead];
-      PENSTOCK_UNROLL
-      for (int i = 0; i < kAhead; ++i) {
-        const uint64_t at = static_cast<uint64_t>(chunk) * kSlabChunkBytes +
-                            (row + i) * kCrcRowBytes + crc.lane * 16;
-        words[i] = Words4{};
-        if (at >= p.padding) words[i] = Move(static_cast<uint32_t>(at - p.padding));
-      }
-      if (p.slab.partials == nullptr) continue;
-      PENSTOCK_UNROLL
-      for (int i = 0; i < kAhead; ++i) state = crc.Add(state, words[i]);
+  PENSTOCK_DEVICE SlabRows(const SlabKernelParams& p, uint32_t chunk, uint32_t row) : slab(p.slab) {
+    const uint32_t in_chunk = row * kCrcRowBytes + static_cast<uint32_t>(ThreadX()) % 32 * 16;
+    flat = chunk * static_cast<uint32_t>(kSlabChunkBytes) + in_chunk - p.padding;
+    if (chunk == 0 && in_chunk < p.padding) {
+      padding = (p.padding - in_chunk + kCrcRowBytes - 1) / kCrcRowBytes;
     }
-    if (p.slab.partials == nullptr) return;
-    const uint32_t sum = crc.Close(p.tables, state);
-    if (crc.lane == 0) p.slab.partials[chunk] = sum;
+    if constexpr (kMove != SlabMove::kNone) {
+      const uint32_t start = flat + padding * kCrcRowBytes;
+      block = start / slab.piece_bytes;
+      within = start % slab.piece_bytes;
+      FindPiece();
+    }
+  }
+
+  // Loads kSlabAhead rows; rows of the padding are zeros.
+  PENSTOCK_DEVICE void Load(uint32_t row, Words4 (&words)[kSlabAhead]) {
+    std::byte* from[kSlabAhead];
+    kMove == SlabMove::kGather ? InArena(row, from) : InSlab(row, from);
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) {
+      words[i] = row + i < padding ? Words4{} : LoadStreaming(from[i]);
+    }
+  }
+  PENSTOCK_DEVICE void Save(uint32_t row, const Words4 (&words)[kSlabAhead]) {
+    if constexpr (kMove != SlabMove::kNone) {
+      std::byte* to[kSlabAhead];
+      kMove == SlabMove::kScatter ? InArena(row, to) : InSlab(row, to);
+      PENSTOCK_UNROLL
+      for (uint32_t i = 0; i < kSlabAhead; ++i) {
+        if (row + i >= padding) Store(to[i], words[i]);
+      }
+    }
+  }
+
+ private:
+  PENSTOCK_DEVICE void InSlab(uint32_t row, std::byte* (&at)[kSlabAhead]) const {
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) at[i] = slab.slab + (flat + (row + i) * kCrcRowBytes);
+  }
+  // The next rows of the arena.
+  PENSTOCK_DEVICE void InArena(uint32_t row, std::byte* (&at)[kSlabAhead]) {
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) at[i] = piece + i * kCrcRowBytes;
+    if (row >= padding && within + (kSlabAhead - 1) * kCrcRowBytes < slab.piece_bytes) {
+      return Advance(kSlabAhead * kCrcRowBytes);
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) {
+      at[i] = piece;
+      if (row + i >= padding) Advance(kCrcRowBytes);
+    }
+  }
+  PENSTOCK_DEVICE void Advance(uint32_t bytes) {
+    piece += bytes;
+    within += bytes;
+    if (within < slab.piece_bytes) return;
+    block += within / slab.piece_bytes;
+    within %= slab.piece_bytes;
+    FindPiece();
+  }
+  PENSTOCK_DEVICE void FindPiece() {
+    if (block >= slab.blocks) return;
+    piece = slab.arena + static_cast<int64_t>(slab.block_ids[block]) * slab.block_stride +
+            slab.offset + within;
   }
 };
 
-// Any grid; its warps share the chunks.
+// Moves `count` rows of a chunk, a multiple of kSlabAhead. Returns the sum that they add to the
+// chunk's, if there are sums.
+template <SlabMove kMove>
+PENSTOCK_DEVICE uint32_t MoveRows(const SlabKernelParams& p, const CrcLane& crc, uint32_t chunk,
+                                  uint32_t first, uint32_t count) {
+  SlabRows<kMove> rows(p, chunk, first);
+  Words4 next[kSlabAhead], words[kSlabAhead];
+  rows.Load(0, next);
+  uint32_t state = 0;
+  for (uint32_t row = 0; row < count; row += kSlabAhead) {
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) words[i] = next[i];
+    if (row + kSlabAhead < count) rows.Load(row + kSlabAhead, next);
+    rows.Save(row, words);
+    if (p.slab.partials == nullptr) continue;
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabAhead; ++i) state = crc.Add(state, words[i]);
+  }
+  if (p.slab.partials == nullptr) return 0;
+  return crc.Close(p.tables, state, (kCrcChunkRows - first - count) / kCrcPartRows);
+}
+
+// Any grid; its warps share the chunks. The partials of the chunks that are divided are zero.
+template <SlabMove kMove>
 __global__ void __launch_bounds__(kSlabWarps * 32)
     SlabKernel(const __grid_constant__ SlabKernelParams p) {
   auto* tables = reinterpret_cast<uint32_t*>(SharedMemory());
@@ -65,12 +135,19 @@ __global__ void __launch_bounds__(kSlabWarps * 32)
     FillCrcTables(p.tables, kSlabWarps * 32, tables);
     SyncBlock();
   }
-  const int lane = ThreadX() % 32;
-  const SlabLane self{p, {tables + lane, lane}};
-  for (uint32_t chunk = BlockX() * kSlabWarps + ThreadX() / 32; chunk < p.chunks;
-       chunk += p.warps) {
-    self.Chunk(chunk);
+  const CrcLane crc(tables);
+  // Neighbouring warps belong to different blocks, so that few chunks use many processors.
+  const uint32_t warps = p.blocks * kSlabWarps;
+  const uint32_t warp = static_cast<uint32_t>(ThreadX()) / 32 * p.blocks + BlockX();
+  const uint32_t whole = p.chunks / warps * warps;
+  for (uint32_t chunk = warp; chunk < whole; chunk += warps) {
+    const uint32_t sum = MoveRows<kMove>(p, crc, chunk, 0, kCrcChunkRows);
+    if (p.slab.partials != nullptr && crc.lane == 0) p.slab.partials[chunk] = sum;
   }
+  if (warp >= (p.chunks - whole) * p.parts) return;
+  const uint32_t chunk = whole + warp / p.parts, rows = kCrcChunkRows / p.parts;
+  const uint32_t sum = MoveRows<kMove>(p, crc, chunk, warp % p.parts * rows, rows);
+  if (p.slab.partials != nullptr && crc.lane == 0) AtomicXor(&p.slab.partials[chunk], sum);
 }
 
 }  // namespace penstock::cuda

@@ -1,25 +1,43 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/slabs.cuh"
+#include "kernels/cuda/runtime.h"
 #include "kernels/cuda/slabs.h"
 
 namespace penstock::cuda {
+
+namespace {
+
+void LaunchSlab(const SlabKernelParams& all, const LaunchShape& shape, void* stream) {
+  if (all.slab.arena == nullptr) return Launch(&SlabKernel<SlabMove::kNone>, shape, all, stream);
+  if (all.slab.scatter) return Launch(&SlabKernel<SlabMove::kScatter>, shape, all, stream);
+  Launch(&SlabKernel<SlabMove::kGather>, shape, all, stream);
+}
+
+}  // namespace
 
 void MoveSlab(const SlabParams& params, int processors, void* stream) {
   static const CrcTables kTables = MakeCrcTables();
   const int64_t bytes = static_cast<int64_t>(params.piece_bytes) * params.blocks;
   const int64_t chunks = SlabChunks(bytes);
-  const auto blocks =
-      static_cast<int>(std::min<int64_t>(processors, (chunks + kSlabWarps - 1) / kSlabWarps));
-  const SlabKernelParams all{.slab = params,
-                             .tables = kTables,
-                             .chunks = static_cast<uint32_t>(chunks),
-                             .warps = static_cast<uint32_t>(blocks) * kSlabWarps,
-                             .padding = static_cast<uint32_t>(chunks * kSlabChunkBytes - bytes)};
-  const LaunchShape shape{.x = blocks,
-                          .threads = kSlabWarps * 32,
-                          .shared_bytes = params.partials != nullptr ? kCrcSharedBytes : size_t{0}};
-  Launch(&SlabKernel, shape, all, stream);
+  const auto blocks = static_cast<uint32_t>(
+      std::min<int64_t>(processors, (chunks * kCrcParts + kSlabWarps - 1) / kSlabWarps));
+  if (blocks == 0) return;
+  SlabKernelParams all{.slab = params,
+                       .tables = kTables,
+                       .chunks = static_cast<uint32_t>(chunks),
+                       .blocks = blocks,
+                       .padding = static_cast<uint32_t>(chunks * kSlabChunkBytes - bytes)};
+  const uint32_t warps = blocks * kSlabWarps, rest = all.chunks % warps;
+  while (all.parts < kCrcParts && 2 * all.parts * rest <= warps) all.parts *= 2;
+  if (params.partials != nullptr && rest > 0) {
+    FillDevice(params.partials + (all.chunks - rest), 0, rest * sizeof(uint32_t), stream);
+  }
+  LaunchSlab(all,
+             {.x = static_cast<int>(blocks),
+              .threads = kSlabWarps * 32,
+              .shared_bytes = params.partials != nullptr ? kCrcSharedBytes : size_t{0}},
+             stream);
 }
 
 uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes) {

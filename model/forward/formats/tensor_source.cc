@@ -105,7 +105,14 @@ void ToBf16s(const TensorView& tensor, int64_t first, int64_t count, Bf16* targe
     std::memcpy(target, tensor.bytes.data() + first * 2, static_cast<size_t>(count) * 2);
     return;
   }
-  for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(FloatAt(tensor, first + i));
+  const std::byte* bytes = tensor.bytes.data();
+  if (tensor.dtype == TensorDtype::kF32) {
+    for (int64_t i = 0; i < count; ++i) target[i] = ToBf16(Element<float>(bytes, first + i));
+  } else {
+    for (int64_t i = 0; i < count; ++i) {
+      target[i] = ToBf16(HalfToFloat(Element<uint16_t>(bytes, first + i)));
+    }
+  }
 }
 
 }  // namespace penstock

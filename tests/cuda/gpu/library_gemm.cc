@@ -112,7 +112,7 @@ class GemmBits {
     void* stream = CreateStream(false);
     Synchronize(nullptr);
     BeginCapture(stream);
-    library::LaunchGemm(GemmTile::k128x16, Call(0, rows, got_.data()), stream);
+    library::LaunchGemm(GemmTile::k64x16, Call(0, rows, got_.data()), stream);
     void* graph = EndCapture(stream);
     LaunchGraph(graph, stream);
     Synchronize(stream);

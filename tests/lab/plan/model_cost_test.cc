@@ -9,8 +9,8 @@
 #include <string>
 
 #include "model/checkpoint/checkpoint.h"
-#include "model/forward/checkpoint_tensors.h"
-#include "model/forward/load_model.h"
+#include "model/load/checkpoint_tensors.h"
+#include "model/load/load_model.h"
 #include "tests/lab/plan/plan_models.h"
 #include "tests/support/environment.h"
 

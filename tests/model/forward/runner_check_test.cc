@@ -85,7 +85,7 @@ class RunnerCheckTest : public ::testing::Test {
                                               .sliding_window = {4096}},
                                              1);
   const Weights weights_ = RandomWeights(config_, 1, 0.1f);
-  TransformerRunner runner_{weights_, {}, 512};
+  TransformerRunner runner_{weights_, {}, static_cast<int32_t>(RunnerCheckTokens())};
   KvLayout layout_ = runner_.kv_layout();
   Buffer memory_;
 };
@@ -111,6 +111,36 @@ TEST_F(RunnerCheckTest, LogitsThatAreOff) {
                 args.logits.data[9] = std::numeric_limits<float>::quiet_NaN();
               }),
               HasSubstr("nan of their size"));
+}
+
+// Other kernels compute many rows, and attention over many tokens.
+TEST_F(RunnerCheckTest, MistakesOfLargeStepsAndLongHistoriesShow) {
+  const auto rows = [](const StepArgs& args) {
+    size_t rows = 0;
+    for (const SequenceStep& sequence : args.sequences) rows += sequence.tokens.size();
+    return rows;
+  };
+  EXPECT_THAT(Fault([&](const StepArgs& args) {
+                if (rows(args) > 65) args.logits.data[0] += 1e3f;
+              }),
+              HasSubstr("off the CPU's"));
+  EXPECT_THAT(Fault([&](const StepArgs& args) {
+                if (rows(args) == 1 && args.sequences[0].position > 600) {
+                  args.logits.data[0] += 1e3f;
+                }
+              }),
+              HasSubstr("off the CPU's"));
+  EXPECT_THAT(Fault([&](const StepArgs& args) {
+                if (rows(args) < 600) return;
+                for (const uint32_t block : args.sequences[1].blocks) {  // forgets them
+                  std::memset(args.kv.Block(block), 0, args.kv.layout.PayloadBytes());
+                }
+              }),
+              HasSubstr("off the CPU's"));
+  EXPECT_THAT(Fault([&](const StepArgs& args) {
+                if (args.sequences[0].position > 640) args.logits.data[0] *= 1.0001f;
+              }),
+              HasSubstr("cut into steps"));
 }
 
 TEST_F(RunnerCheckTest, BitsThatDependOnOthers) {

@@ -26,6 +26,48 @@ std::string InterfaceFor(uint32_t gpus, const std::string& wire, const char* set
   return value == nullptr ? "unset" : value;
 }
 
+v1::WorkerConfig ConfigOn(const std::string& device) {
+  v1::WorkerConfig config;
+  config.set_device(device);
+  return config;
+}
+
+TEST(DeviceDefaults, GpusTakeLargerSteps) {
+  const auto cpu = WithDeviceDefaults(ConfigOn("cpu")),
+             gpu = WithDeviceDefaults(ConfigOn("cuda:1"));
+  EXPECT_EQ(cpu->chunk_tokens(), 512u);
+  EXPECT_EQ(cpu->max_batch(), 64u);
+  EXPECT_EQ(gpu->chunk_tokens(), 2048u);
+  EXPECT_EQ(gpu->max_batch(), 256u);
+}
+
+TEST(DeviceDefaults, KeepWhatTheUserSet) {
+  for (const char* device : {"cpu", "cuda:0"}) {
+    v1::WorkerConfig config = ConfigOn(device);
+    config.set_chunk_tokens(16);
+    config.set_max_batch(1);
+    const auto kept = WithDeviceDefaults(config);
+    ASSERT_TRUE(kept.ok()) << kept.status();
+    EXPECT_EQ(kept->chunk_tokens(), 16u);
+    EXPECT_EQ(kept->max_batch(), 1u);
+    config.set_chunk_tokens(15);
+    EXPECT_EQ(Message(WithDeviceDefaults(config).status()),
+              "chunk_tokens is 15; it must be 0 or at least 16");
+  }
+}
+
+TEST(LoadKernelsAtStart, OnGpusUnlessTheOperatorSaysOtherwise) {
+  constexpr const char* kName = "CUDA_MODULE_LOADING";
+  const ScopedEnvironment restored(kName, "LAZY");
+  LoadKernelsAtStart(ConfigOn("cuda:0"));
+  EXPECT_STREQ(std::getenv(kName), "LAZY");
+  unsetenv(kName);
+  LoadKernelsAtStart(ConfigOn("cpu"));
+  EXPECT_EQ(std::getenv(kName), nullptr);
+  LoadKernelsAtStart(ConfigOn("cuda:0"));
+  EXPECT_STREQ(std::getenv(kName), "EAGER");
+}
+
 TEST(KeepNcclOnThisHost, WhereNcclConnectsTheGpusOfOneWorkerOnly) {
   EXPECT_EQ(InterfaceFor(2, "auto", nullptr), "=lo");
   EXPECT_EQ(InterfaceFor(2, "nccl", nullptr), "unset");

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "lab/fake/temp_folder.h"
-#include "model/forward/load_model.h"
+#include "model/load/load_model.h"
 #include "tests/model/checkpoint/safetensors_writer.h"
 
 namespace penstock {

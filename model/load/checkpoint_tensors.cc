@@ -1,4 +1,4 @@
-#include "model/forward/checkpoint_tensors.h"
+#include "model/load/checkpoint_tensors.h"
 
 #include <algorithm>
 #include <iterator>

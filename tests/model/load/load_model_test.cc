@@ -1,4 +1,4 @@
-#include "model/forward/load_model.h"
+#include "model/load/load_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,6 +9,10 @@
 
 namespace penstock {
 
+// This room, model/load, reads the weights of a checkpoint: it packs them for the CPU, or leaves
+// the matrices in the files for devices that take them from there (StoredModel). It may use base/,
+// model/checkpoint and model/forward only. It does not know devices.
+//
 // A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
   Weights weights;  // with its config
@@ -26,5 +30,9 @@ struct LoadedModel {
 // `policy` may round the matrices of a 16-bit checkpoint; it is an error for a quantised one.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
                                       WeightPolicy policy = WeightPolicy::kCheckpoint);
+
+// The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
+// (HashOf).
+uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes);
 
 }  // namespace penstock

@@ -1,0 +1,59 @@
+#include "model/load/checkpoint_source.h"
+
+#include <algorithm>
+
+namespace penstock {
+namespace {
+
+// Tables that old exporters wrote and that follow from config.json: of RoPE, and masks.
+bool IsDerived(std::string_view name) {
+  constexpr std::string_view kTables[] = {".rotary_emb.inv_freq", ".attn.bias", ".attn.masked_bias",
+                                          ".attention.bias", ".attention.masked_bias"};
+  return std::ranges::any_of(kTables,
+                             [&](std::string_view table) { return name.ends_with(table); });
+}
+
+// Tensors of quantised checkpoints without an effect: biases of zeros, which GPTQ's tools give to
+// models without biases; scales to round activations to FP8 with, which are not rounded here; and
+// scales for a cache of keys and values (QuantisationConfig).
+bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
+                     std::span<const std::byte> bytes) {
+  const QuantisationConfig& quantisation = config.quantisation;
+  if (quantisation.method == QuantisationConfig::Method::kGptq && name.ends_with(".bias")) {
+    return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
+  }
+  if (quantisation.floats && name.ends_with(".input_scale")) return true;
+  return quantisation.has_kv_scales &&
+         (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
+}
+
+}  // namespace
+
+absl::StatusOr<TensorView> CheckpointSource::Get(const std::string& name) const {
+  ASSIGN_OR_RETURN(TensorView view, tensors_.Get(name));
+  const NamedBytes tensor{tensors_.StoredName(name), view.bytes};
+  const bool first = names_.insert(tensor.name).second;
+  if (first) used_.push_back(tensor);
+  if (on_get_) on_get_(tensor, first);
+  return view;
+}
+
+absl::Status CheckpointSource::CheckAllUsed() const {
+  for (const std::string_view name : checkpoint_.tensor_names()) {
+    if (names_.contains(name) || IsDerived(name)) continue;
+    // A tied model whose file also contains the head: the same matrix, as transformers loads it.
+    const ModelConfig& config = checkpoint_.config();
+    if (config.tied_embeddings && name == fmt::format("{}.weight", config.names.head)) continue;
+    ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(std::string(name)));
+    if (IsWithoutEffect(checkpoint_.config(), name, tensor.bytes)) continue;
+    return InvalidArgument(
+        "{}/{}: tensor {} of shape [{}] has no place in a {} of {} layers as config.json describes "
+        "it",
+        checkpoint_.directory(), tensor.file, PrintableName(name),
+        fmt::join(tensor.info->shape, ", "), checkpoint_.config().architecture,
+        checkpoint_.config().layers);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace penstock

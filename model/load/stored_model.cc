@@ -1,0 +1,35 @@
+#include "model/load/stored_model.h"
+
+#include "model/load/checkpoint_source.h"
+#include "model/load/load_model.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckUnquantised(const Weights& weights) {
+  if (!weights.quantised()) return absl::OkStatus();
+  return FailedPrecondition(
+      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use "
+      "the 16-bit checkpoint",
+      weights.FormName());
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string& directory,
+                                                               int threads) {
+  ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
+  std::unique_ptr<StoredModel> model(new StoredModel(std::move(checkpoint)));
+  const CheckpointSource source(model->checkpoint_);
+  auto weights = StoreWeights(model->checkpoint_.config(), source);
+  if (!weights.ok()) return Annotate(weights.status(), directory);
+  model->weights_ = *std::move(weights);
+  RETURN_IF_ERROR(CheckUnquantised(model->weights_));
+  RETURN_IF_ERROR(source.CheckAllUsed());
+  model->hashes_ = std::make_unique<TensorHashes>(source.used(), threads);
+  return model;
+}
+
+uint64_t StoredModel::Fingerprint() { return ModelFingerprint(checkpoint_, hashes_->Sum()); }
+
+}  // namespace penstock

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/status.h"
+#include "model/checkpoint/checkpoint.h"
+#include "model/forward/weights.h"
+#include "model/load/tensor_hashes.h"
+
+namespace penstock {
+
+// A checkpoint whose matrices stay in its mapped files (StoreWeights), for GPUs, which copy them
+// from there. Norms and biases are in memory. Immutable: any thread may read the weights.
+class StoredModel {
+ public:
+  // Checks the files as LoadModel does, and starts `threads` threads that hash them, which also
+  // reads them from disk. Errors are those of LoadModel, and FAILED_PRECONDITION if the weights are
+  // quantised, which is known before they are read.
+  static absl::StatusOr<std::unique_ptr<StoredModel>> Open(const std::string& directory,
+                                                           int threads);
+
+  const Weights& weights() const { return weights_; }
+  // LoadedModel::fingerprint of the same checkpoint. Waits for the threads; one thread calls it.
+  uint64_t Fingerprint();
+
+ private:
+  explicit StoredModel(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+
+  const Checkpoint checkpoint_;
+  Weights weights_;
+  std::unique_ptr<TensorHashes> hashes_;
+};
+
+}  // namespace penstock

@@ -1,0 +1,143 @@
+// What arrives on the emulated GPU of a model's weights, from memory and from its files.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+
+#include "model/cuda/cuda_model_check.h"
+#include "model/cuda/cuda_upload.h"
+#include "model/cuda/cuda_weights.h"
+#include "model/load/load_model.h"
+#include "model/load/stored_model.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+constexpr int kThreads = 3;
+
+// The emulated GPU's memory is the host's.
+bool SameBytes(const cuda::DeviceBuffer& a, const cuda::DeviceBuffer& b) {
+  return a.bytes() == b.bytes() &&
+         (a.bytes() == 0 || std::memcmp(a.as<void>(), b.as<void>(), a.bytes()) == 0);
+}
+
+bool Same(const CudaMatrix& a, const CudaMatrix& b) {
+  return SameBytes(a.memory, b.memory) && SameBytes(a.bias_memory, b.bias_memory) &&
+         a.weight.outputs == b.weight.outputs && a.weight.inputs == b.weight.inputs;
+}
+
+void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
+  EXPECT_TRUE(SameBytes(a.embedding, b.embedding));
+  EXPECT_TRUE(SameBytes(a.final_norm, b.final_norm));
+  EXPECT_TRUE(Same(a.lm_head, b.lm_head));
+  ASSERT_EQ(a.layers.size(), b.layers.size());
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    const CudaLayer &x = a.layers[i], &y = b.layers[i];
+    for (const auto norm : {&CudaLayer::attention_norm, &CudaLayer::q_norm, &CudaLayer::k_norm,
+                            &CudaLayer::mlp_norm}) {
+      EXPECT_TRUE(SameBytes(x.*norm, y.*norm)) << i;
+    }
+    for (const auto matrix :
+         {&CudaLayer::qkv, &CudaLayer::attention_output, &CudaLayer::gate_up, &CudaLayer::down}) {
+      EXPECT_TRUE(Same(x.*matrix, y.*matrix)) << i;
+    }
+  }
+}
+
+// Compares all shards of the checkpoint; returns the number of these.
+int CompareShards(const std::string& model, const cuda::CudaDevice& device) {
+  const auto packed = LoadModel(model);
+  EXPECT_TRUE(packed.ok()) << packed.status();
+  if (packed->weights.quantised() || !CheckCudaModel(packed->weights.config).ok()) return 0;
+  const auto stored = StoredModel::Open(model, kThreads);
+  EXPECT_TRUE(stored.ok()) << stored.status();
+  int shards = 0;
+  for (const int ranks : {1, 2, 4, 8}) {
+    if (!CheckShards(packed->weights.config, ranks).ok()) continue;
+    for (int rank = 0; rank < ranks; ++rank, ++shards) {
+      const ModelShard shard{.rank = rank, .ranks = ranks};
+      const auto want = CudaWeights::Upload(packed->weights, shard, 1, device.stream());
+      const auto got = CudaWeights::Upload((*stored)->weights(), shard, kThreads, device.stream());
+      EXPECT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
+      ExpectSame(**got, **want);
+    }
+  }
+  return shards;
+}
+
+TEST(CudaWeights, AreTheSameFromFilesForEveryCheckpointAndShard) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  const std::string golden = SourceFolder() + "/tests/golden/logits";
+  int checkpoints = 0, shards = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(golden)) {
+    if (!entry.is_directory()) continue;
+    SCOPED_TRACE(entry.path());
+    const std::string file = entry.path() / "model.gguf";
+    const int compared =
+        CompareShards(std::filesystem::exists(file) ? file : entry.path().string(), *device);
+    shards += compared;
+    checkpoints += compared > 0 ? 1 : 0;
+  }
+  EXPECT_GE(checkpoints, 8);
+  EXPECT_GT(shards, 2 * checkpoints);
+  EXPECT_GT(CompareShards(ModelFolder(), *device), 1);
+}
+
+// More than both buffers take, in rows that do not divide them. The emulated device copies as late
+// as CUDA may, so a buffer that is filled too early shows.
+TEST(CudaUpload, SendsMoreThanItsBuffersHold) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  constexpr int64_t kRows = 100'003;
+  constexpr size_t kRowBytes = 1000;
+  const auto value_of = [](int64_t row, size_t i) {
+    return static_cast<std::byte>(row * 31 + static_cast<int64_t>(i) * 7 + row / 256);
+  };
+  const auto target = *cuda::DeviceBuffer::Create(kRows * kRowBytes, "rows");
+  {
+    CudaUpload upload(kThreads, device->stream());
+    const absl::Status sent = upload.Send(
+        kRows, kRowBytes,
+        [&](int64_t first, int64_t count, std::byte* to) {
+          for (int64_t row = first; row < first + count; ++row) {
+            for (size_t i = 0; i < kRowBytes; ++i) *to++ = value_of(row, i);
+          }
+        },
+        target.as<std::byte>());
+    EXPECT_EQ(Message(sent), "");
+    EXPECT_EQ(Message(upload.Finish()), "");
+  }
+  int64_t wrong = 0;
+  for (int64_t row = 0; row < kRows; ++row) {
+    for (size_t i = 0; i < kRowBytes; ++i) {
+      const std::byte found = target.as<std::byte>()[static_cast<size_t>(row) * kRowBytes + i];
+      wrong += found == value_of(row, i) ? 0 : 1;
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+}
+
+// A row that is larger than a buffer gets a buffer of its size.
+TEST(CudaUpload, SendsARowOfAnySize) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  constexpr size_t kRowBytes = (size_t{33} << 20) + 7;
+  const auto target = *cuda::DeviceBuffer::Create(3 * kRowBytes, "rows");
+  CudaUpload upload(kThreads, device->stream());
+  const auto fill = [](int64_t first, int64_t count, std::byte* to) {
+    for (int64_t row = first; row < first + count; ++row, to += kRowBytes) {
+      std::memset(to, static_cast<int>(row) + 1, kRowBytes);
+    }
+  };
+  EXPECT_EQ(Message(upload.Send(3, kRowBytes, fill, target.as<std::byte>())), "");
+  EXPECT_EQ(Message(upload.Finish()), "");
+  for (int row = 0; row < 3; ++row) {
+    const auto* begin = target.as<char>() + static_cast<size_t>(row) * kRowBytes;
+    EXPECT_EQ(std::count(begin, begin + kRowBytes, static_cast<char>(row + 1)),
+              static_cast<ptrdiff_t>(kRowBytes));
+  }
+}
+
+}  // namespace
+}  // namespace penstock
