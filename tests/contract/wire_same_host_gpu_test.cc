@@ -99,7 +99,7 @@ TEST(WireSameHostGpu, AllocationsComeAndGo) {
 
 // DeviceProbe's memory can be mapped, the slabs' arena cannot.
 TEST(WireSameHostGpu, AnArenaThatCannotBeMappedEndsTheUseOfTheGpu) {
-  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", "small");
+  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", "large refused");
   TestReceiver nobody;
   DeviceReceiver receiver(/*gpu=*/true);
   const auto target = MakeWire(receiver, EmulatedGpu());
