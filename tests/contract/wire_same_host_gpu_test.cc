@@ -8,7 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
+#include <atomic>
+#include <map>
 
 #include "kvstore/wire/host/host_wire.h"
 #include "kvstore/wire/net/address.h"
@@ -99,7 +100,7 @@ TEST(WireSameHostGpu, AllocationsComeAndGo) {
 
 // DeviceProbe's memory can be mapped, the slabs' arena cannot.
 TEST(WireSameHostGpu, AnArenaThatCannotBeMappedEndsTheUseOfTheGpu) {
-  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", "small");
+  const ScopedEnvironment imports("PENSTOCK_EMULATED_IMPORTS", "large refused");
   TestReceiver nobody;
   DeviceReceiver receiver(/*gpu=*/true);
   const auto target = MakeWire(receiver, EmulatedGpu());
@@ -247,6 +248,136 @@ TEST(WireSameHostGpu, APeerReadsNothingBeyondWhatItHasNamed) {
   EXPECT_TRUE(slab.Send(*lane, MakeMessage(7, 1000)).ok());
   EXPECT_EQ(receiver.announced(), 1u);
   receiver.ExpectSound();
+}
+
+// The emulated GPU, whose copies end when the test says so.
+class SlowGpu final : public TransferDevice {
+ public:
+  void Hold() { held_ = true; }
+  void Release() { held_ = false; }
+  int polls() const { return polls_; }
+
+  absl::StatusOr<bool> Reached(void* event) const override {
+    ++polls_;
+    if (held_) return false;
+    return gpu_->Reached(event);
+  }
+  void Select() const override { gpu_->Select(); }
+  std::byte* AllocatePinned(size_t bytes) const override { return gpu_->AllocatePinned(bytes); }
+  void FreePinned(std::byte* p) const override { gpu_->FreePinned(p); }
+  std::byte* AllocateForWires(size_t bytes) const override { return gpu_->AllocateForWires(bytes); }
+  void FreeForWires(std::byte* p, size_t bytes) const override { gpu_->FreeForWires(p, bytes); }
+  absl::StatusOr<ExportedMemory> Export(const std::byte* data) const override {
+    return gpu_->Export(data);
+  }
+  absl::StatusOr<std::byte*> Import(const ExportName& name, size_t bytes) const override {
+    return gpu_->Import(name, bytes);
+  }
+  void Release(std::byte* imported, size_t bytes) const override { gpu_->Release(imported, bytes); }
+  void* CreateStream() const override { return gpu_->CreateStream(); }
+  void DestroyStream(void* stream) const override { gpu_->DestroyStream(stream); }
+  void* CreateEvent() const override { return gpu_->CreateEvent(); }
+  void DestroyEvent(void* event) const override { gpu_->DestroyEvent(event); }
+  void RecordEvent(void* event, void* stream) const override { gpu_->RecordEvent(event, stream); }
+  absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
+                    void* stream) const override {
+    return gpu_->Copy(way, to, from, bytes, stream);
+  }
+  absl::Status StartCopy(std::byte* to, const std::byte* from, size_t bytes,
+                         void* stream) const override {
+    return gpu_->StartCopy(to, from, bytes, stream);
+  }
+  void Quiesce() const override { gpu_->Quiesce(); }
+
+ private:
+  const std::shared_ptr<const TransferDevice> gpu_ = EmulatedGpu();
+  std::atomic<bool> held_{false};
+  mutable std::atomic<int> polls_{0};
+};
+
+// Notes the bytes at the targets of lost messages.
+class LosingReceiver final : public WireReceiver {
+ public:
+  absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
+    return Internal("a message in host memory");
+  }
+  absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte>, size_t) override {
+    return WireTarget{.data = places_.data() + Next() * kPlace, .memory = MemoryKind::kDevice};
+  }
+  void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {
+    ADD_FAILURE() << "a message landed";
+  }
+  void OnLost(std::span<const std::byte>, std::byte* target) override {
+    waiting_.Change([&] { lost_[target] = BytesAt(target); });
+  }
+
+  bool WaitAnnounced(size_t count) {
+    return waiting_.Wait([&] { return announced_ >= count; });
+  }
+  bool WaitLost(size_t count) {
+    return waiting_.Wait([&] { return lost_.size() >= count; });
+  }
+  size_t announced() {
+    size_t count = 0;
+    waiting_.Change([&] { count = announced_; });
+    return count;
+  }
+  void ExpectNothingWrittenSince() {
+    waiting_.Change([&] {
+      for (const auto& [target, bytes] : lost_) EXPECT_TRUE(BytesAt(target) == bytes);
+    });
+  }
+
+ private:
+  static constexpr size_t kPlace = 100'000;
+
+  size_t Next() {
+    size_t next = 0;
+    waiting_.Change([&] { next = announced_++; });
+    return next;
+  }
+  static std::vector<std::byte> BytesAt(const std::byte* target) {
+    const std::byte* const seen = cuda::emulator::SeenByHardware(target);
+    return {seen, seen + kPlace};
+  }
+
+  const Slab memory_{16 * kPlace};
+  const std::span<std::byte> places_{memory_.data(), 16 * kPlace};
+  Waiting waiting_;
+  size_t announced_ = 0;
+  std::map<std::byte*, std::vector<std::byte>> lost_;
+};
+
+// A lane closes while copies are under way: their targets are given back when the GPU writes them
+// no more.
+TEST(WireSameHostGpu, NothingIsWrittenAfterAMessageIsLost) {
+  TestReceiver nobody;
+  LosingReceiver receiver;
+  const auto gpu = std::make_shared<SlowGpu>();
+  const auto target = MakeWire(receiver, gpu);
+  const auto source = MakeWire(nobody, EmulatedGpu());
+  auto lane = OpenLane(*source, *target);
+  const Slab slab;
+  const TestMessage message = MakeMessage(1, 100'000);
+  std::ranges::copy(message.payload, cuda::emulator::SeenByHardware(slab.data()));
+  gpu->Hold();
+  Waiting waiting;
+  int ended = 0;
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(lane->PutFromDevice(message.header.bytes(), {slab.data(), message.payload.size()},
+                                    [&](const absl::Status&) { waiting.Change([&] { ++ended; }); })
+                    .ok());
+  }
+  ASSERT_TRUE(receiver.WaitAnnounced(4));
+  lane.reset();  // does not wait for the peer's GPU
+  EXPECT_TRUE(waiting.Wait([&] { return ended == 8; }));
+  const int polls = gpu->polls();
+  EXPECT_TRUE(WaitUntil([&] { return gpu->polls() > polls + 1000; }));
+  gpu->Release();
+  ASSERT_TRUE(receiver.WaitLost(4));
+  EXPECT_EQ(receiver.announced(), 4u);  // so many at a time
+  gpu->Quiesce();
+  receiver.ExpectNothingWrittenSince();
 }
 
 // Nothing of a lane stays mapped when it is closed.

@@ -105,8 +105,9 @@ bool Export(const void* p, ExportedMemory* exported) {
 void* Import(const ExportName& name, size_t bytes) {
   const char* setting = std::getenv("PENSTOCK_EMULATED_IMPORTS");
   const std::string_view how = setting == nullptr ? "" : setting;
-  if (how == "refused" || (how == "small" && bytes > size_t{4} << 20)) return nullptr;
-  if (how == "astray") return MapForWires(bytes);
+  const bool large = bytes > size_t{4} << 20;
+  if (how == "refused" || (large && how == "large refused")) return nullptr;
+  if (how == "astray" || (large && how == "large astray")) return MapForWires(bytes);
   const std::string path(name.data(), strnlen(name.data(), name.size()));
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;

@@ -16,7 +16,8 @@ void UnmapForWires(void* p, size_t bytes);
 // in /proc; false when there is none. Unlike CUDA's, this process may map it, too.
 bool Export(const void* p, ExportedMemory* exported);
 // Maps exported memory for the device; nullptr when it cannot. PENSTOCK_EMULATED_IMPORTS says how
-// that fails: "refused", "astray" (other memory is mapped), or "small" (refused beyond 4 MiB).
+// that fails: "refused", "astray" (other memory is mapped), or beyond 4 MiB only: "large refused",
+// "large astray".
 void* Import(const ExportName& name, size_t bytes);
 void ReleaseImport(void* p, size_t bytes);
 

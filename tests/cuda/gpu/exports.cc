@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/cuda/runtime.h"
-#include "tests/cuda/gpu/suite.h"
+#include "tests/cuda/gpu/timing.h"
 
 namespace penstock::cuda {
 namespace {
