@@ -289,7 +289,7 @@ TEST_F(DeviceCodecs, BytesThatLookLikeHeads) {
 TEST_F(DeviceCodecs, MoreTilesThanThreadsPlaceAtOnce) {
   KvRun run = SmallRun();
   run.kv_heads = 16;
-  run.blocks = 40;  // 640 tiles
+  run.blocks = 70;  // 1,120 tiles
   ExpectAgreement({KvCodec::kLx16}, run, {}, KvLike(run, 5));
 }
 
