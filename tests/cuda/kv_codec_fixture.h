@@ -9,7 +9,7 @@ namespace penstock {
 // A DeviceKvCodec on a stream of its own, over the emulated device.
 class DeviceCodecTest : public testing::Test {
  protected:
-  static constexpr size_t kRawBytesMax = size_t{10} << 20;
+  static constexpr size_t kRawBytesMax = size_t{6} << 20;
 
   void SetUp() override {
     auto device = cuda::CudaDevice::Open(0);

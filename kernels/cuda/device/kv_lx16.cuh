@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kTileThreads)
   std::byte *codes = head + 16, *signs = codes + plan.coded;
   WriteHead(plan, head);
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(reinterpret_cast<const std::byte*>(tile.values), codes, tile.size);
+    return CopyTile<kTileThreads>(reinterpret_cast<const std::byte*>(tile.values), codes,
+                                  tile.size);
   }
   const bool upper = (ThreadX() & 4) != 0;
   const uint32_t bases = FourBytes(plan.base);
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const std::byte* codes = p.lossless.payload + plan.offset + 16;
   auto* values = p.lossless.values + uint64_t{static_cast<uint32_t>(BlockX())} * kLx16Tile;
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(codes, reinterpret_cast<std::byte*>(values), tile.size);
+    return CopyTile<kTileThreads>(codes, reinterpret_cast<std::byte*>(values), tile.size);
   }
   const std::byte* signs = codes + plan.coded;
   const bool upper = (ThreadX() & 4) != 0;

@@ -77,7 +77,13 @@ struct SplitRows : WarpRows<kLxrTile, kSplitWarps> {
   PENSTOCK_DEVICE SplitRows(const TileView& tile, void* shared)
       : octets(static_cast<Octet*>(shared)) {
     PENSTOCK_UNROLL
-    for (int i = 0; i < kCount; ++i) octets[i * kSplitThreads + ThreadX()] = tile.Load(RowOf(i));
+    for (int i = 0; i < kCount; ++i) {
+      const uint32_t at = TileView::At(RowOf(i));
+      const bool inside = at < tile.size;
+      CopyAsync16(octets + i * kSplitThreads + ThreadX(), tile.values + (inside ? at : 0), inside);
+    }
+    CommitCopies();
+    WaitCopies<0>();
   }
   PENSTOCK_DEVICE const Octet& octet(int i) const { return octets[i * kSplitThreads + ThreadX()]; }
 };
@@ -203,8 +209,20 @@ PENSTOCK_DEVICE void CopyCodes(const LxrScratch& scratch, uint32_t coded, std::b
   const uint32_t words = (coded - kRansHeadBytes) / 2;
   const uint16_t* from = scratch.words_end() - words;
   std::byte* to = codes + kRansHeadBytes;
-  for (uint32_t i = ThreadX(); i < words / 2; i += kTileThreads) {
-    reinterpret_cast<uint32_t*>(to)[i] = from[2 * i] | static_cast<uint32_t>(from[2 * i + 1]) << 16;
+  constexpr uint32_t kAhead = 4;
+  for (uint32_t first = ThreadX(); first < words / 2; first += kAhead * kTileThreads) {
+    uint16_t pair[kAhead][2];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kTileThreads < words / 2 ? first + i * kTileThreads : first;
+      pair[i][0] = from[2 * at], pair[i][1] = from[2 * at + 1];
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kTileThreads;
+      if (at >= words / 2) continue;
+      reinterpret_cast<uint32_t*>(to)[at] = pair[i][0] | static_cast<uint32_t>(pair[i][1]) << 16;
+    }
   }
   if (words % 2 != 0 && ThreadX() == 0)
     reinterpret_cast<uint16_t*>(to)[words - 1] = from[words - 1];
@@ -221,7 +239,8 @@ __global__ void __launch_bounds__(kTileThreads)
   std::byte *codes = head + 16, *signs = codes + plan.coded;
   WriteHead(plan, head);
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(reinterpret_cast<const std::byte*>(tile.values), codes, tile.size);
+    return CopyTile<kTileThreads>(reinterpret_cast<const std::byte*>(tile.values), codes,
+                                  tile.size);
   }
   CopyCodes(LxrScratch(p.lossless, index), plan.coded, codes);
   constexpr int kAhead = 4;
@@ -286,10 +305,7 @@ __global__ void __launch_bounds__(32)
   std::byte* codes = p.lossless.payload + tile.offset + 16;
   auto* values = reinterpret_cast<uint16_t*>(p.lossless.values) + uint64_t{index} * kLxrTile;
   if (tile.mode == LosslessMode::kStored) {
-    for (uint32_t i = lane; i < size / 8; i += 32) {
-      reinterpret_cast<Words4*>(values)[i] = reinterpret_cast<const Words4*>(codes)[i];
-    }
-    return;
+    return CopyTile<32>(codes, reinterpret_cast<std::byte*>(values), size);
   }
   const uint32_t frequency = lane < kRansSymbols ? static_cast<uint32_t>(codes[lane]) : 0;
   if (!FillRansSlots(frequency, slots)) {

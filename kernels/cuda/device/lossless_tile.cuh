@@ -151,10 +151,23 @@ struct RowEscapes {
   }
 };
 
-// Copies a stored tile's bytes, which follow its head. By a block.
+// Copies the bytes of a stored tile, which follow its head, by kThreads threads.
+template <int kThreads>
 PENSTOCK_DEVICE void CopyTile(const std::byte* from, std::byte* to, uint32_t size) {
-  for (uint32_t i = ThreadX(); i < size / 8; i += kTileThreads) {
-    reinterpret_cast<Words4*>(to)[i] = reinterpret_cast<const Words4*>(from)[i];
+  constexpr uint32_t kAhead = 4;
+  const uint32_t count = size / 8;
+  for (uint32_t first = ThreadX(); first < count; first += kAhead * kThreads) {
+    Words4 words[kAhead];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kThreads;
+      words[i] = LoadStreaming(from + (at < count ? at : first) * 16);
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kThreads;
+      if (at < count) Store(to + at * 16, words[i]);
+    }
   }
 }
 
