@@ -170,10 +170,13 @@ void CheckSlabs(Report& report) {
   }
 }
 
-void CheckKvCodecs(Report& report) {
+void CheckKvCodecs(bool small, Report& report) {
   for (const KvCodecCase& c : KvCodecCases()) {
     report.checks.push_back(
         {std::string("codec ") + c.name, Number(RunKvCodec(c.kind) == c.cpu), 1});
+    if (small || (c.kind != KvCodecKind::kLx16 && c.kind != KvCodecKind::kLxr)) continue;
+    report.checks.push_back(
+        {std::string("codec ") + c.name + ", many tiles", Number(RoundTripsManyTiles(c.kind)), 1});
   }
 }
 
@@ -185,7 +188,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckGemm(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
   CheckSlabs(report);
-  CheckKvCodecs(report);
+  CheckKvCodecs(small, report);
   if (!small) CheckSample(report);
 }
 
