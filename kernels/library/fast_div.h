@@ -23,6 +23,8 @@ struct uint_fastdiv {
   uint32_t d = 0, m = 0, s = 0, a = 0;
 
   PENSTOCK_FAST_DIV uint_fastdiv() {}
+  // Converts to and from an integer, as FlashInfer's kernels expect.
+  // NOLINTNEXTLINE(google-explicit-constructor)
   uint_fastdiv(uint32_t divisor) : d(divisor) {
     uint32_t log2 = 0;  // rounded up
     while (log2 < 32 && (uint64_t{1} << log2) < d) ++log2;
@@ -31,6 +33,7 @@ struct uint_fastdiv {
     a = log2 > 0 ? 1 : 0;
   }
 
+  // NOLINTNEXTLINE(google-explicit-constructor)
   PENSTOCK_FAST_DIV operator unsigned int() const { return d; }
   PENSTOCK_FAST_DIV uint32_t Divide(uint32_t n) const {
 #ifdef __CUDA_ARCH__

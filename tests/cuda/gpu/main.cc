@@ -13,8 +13,10 @@
 #include "tests/cuda/gpu/exports.h"
 #include "tests/cuda/gpu/suite.h"
 
-int main(int argc, char** argv) {
-  using namespace penstock::cuda;
+namespace penstock::cuda {
+namespace {
+
+int Run(int argc, char** argv) {
   bool small = false;
   const char* json = nullptr;
   const char* nccl = "libnccl.so.2";
@@ -62,3 +64,8 @@ int main(int argc, char** argv) {
   report.PrintTable();
   return report.passed() ? 0 : 1;
 }
+
+}  // namespace
+}  // namespace penstock::cuda
+
+int main(int argc, char** argv) { return penstock::cuda::Run(argc, argv); }
