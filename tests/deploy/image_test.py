@@ -205,6 +205,11 @@ class Dockerfiles(unittest.TestCase):
         self.assertEqual(native, json.loads(targets))
         self.assertEqual([name for name in architectures if name.endswith("-virtual")], ["90-virtual"], "PTX for newer GPUs")
 
+    def test_the_library_kernels_are_compiled_as_for_the_gates(self):
+        options = re.search(r"<COMPILE_LANGUAGE:CUDA>:([^>]*)>", (ROOT / "kernels/library.cmake").read_text())[1].split(";")
+        flags = json.loads(re.search(r"LIBRARY_FLAGS = (\[.*\])", (ROOT / "scripts/cuda-gates").read_text())[1])
+        self.assertEqual([name for name in options if name not in ("-O3", "--expt-relaxed-constexpr")], flags)
+
 
 class Libraries(unittest.TestCase):
     def test_a_wheel_with_another_hash_is_refused(self):
