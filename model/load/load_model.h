@@ -11,7 +11,7 @@ namespace penstock {
 
 // This room, model/load, reads the weights of a checkpoint: it packs them for the CPU, or leaves
 // the matrices in the files for devices that take them from there (StoredModel). It may use base/,
-// model/checkpoint and model/forward only. It does not know devices.
+// kernels/cpu, model/checkpoint and model/forward only. It does not know devices.
 //
 // A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {

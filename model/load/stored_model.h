@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
 #include "model/checkpoint/checkpoint.h"
@@ -20,16 +22,22 @@ class StoredModel {
   // quantised, which is known before they are read.
   static absl::StatusOr<std::unique_ptr<StoredModel>> Open(const std::string& directory,
                                                            int threads);
+  ~StoredModel();
+  StoredModel(const StoredModel&) = delete;
+  StoredModel& operator=(const StoredModel&) = delete;
 
   const Weights& weights() const { return weights_; }
   // LoadedModel::fingerprint of the same checkpoint. Waits for the threads; one thread calls it.
   uint64_t Fingerprint();
 
  private:
-  explicit StoredModel(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
+  StoredModel(Checkpoint checkpoint, int threads)
+      : checkpoint_(std::move(checkpoint)), threads_(threads) {}
 
   const Checkpoint checkpoint_;
+  const int threads_;
   Weights weights_;
+  std::vector<NamedBytes> used_;
   std::unique_ptr<TensorHashes> hashes_;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <utility>
 
 #include "base/check.h"
 #include "base/mapped_file.h"
@@ -42,8 +41,7 @@ uint64_t HashOf(const NamedBytes& tensor) {
   return XXH3_64bits_withSeed(tensor.bytes.data(), tensor.bytes.size(), SeedOf(tensor));
 }
 
-TensorHashes::TensorHashes(std::vector<NamedBytes> tensors, int threads)
-    : tensors_(std::move(tensors)) {
+TensorHashes::TensorHashes(std::span<const NamedBytes> tensors, int threads) : tensors_(tensors) {
   for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { HashUntilEmpty(); });
 }
 

@@ -23,8 +23,8 @@ uint64_t HashOf(const NamedBytes& tensor);
 // whoever reads the tensors later finds them in memory. The destructor stops the threads.
 class TensorHashes {
  public:
-  // The bytes stay mapped as long as this exists.
-  TensorHashes(std::vector<NamedBytes> tensors, int threads);
+  // `tensors` outlive this, and their bytes stay mapped.
+  TensorHashes(std::span<const NamedBytes> tensors, int threads);
   ~TensorHashes();
   TensorHashes(const TensorHashes&) = delete;
   TensorHashes& operator=(const TensorHashes&) = delete;
@@ -36,7 +36,7 @@ class TensorHashes {
  private:
   void HashUntilEmpty();
 
-  const std::vector<NamedBytes> tensors_;
+  const std::span<const NamedBytes> tensors_;
   std::atomic<size_t> next_{0};
   std::atomic<uint64_t> sum_{0};
   std::atomic<bool> stopping_{false};
