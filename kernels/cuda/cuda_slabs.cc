@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_slabs.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -87,6 +89,26 @@ void CudaSlabs::Free(std::byte* memory, size_t bytes) {
   FreeForWires(memory, bytes);
 }
 
+// Mapped, then locked: memory of the driver's own allocator is not certain to be readable by
+// another process.
+std::byte* CudaSlabs::AllocatePinned(size_t bytes) {
+  device_.Select();
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advice; failure is ignored
+  if (PinHost(memory, bytes)) return static_cast<std::byte*>(memory);
+  TakeError();  // The caller reports it.
+  munmap(memory, bytes);
+  return nullptr;
+}
+
+void CudaSlabs::FreePinned(std::byte* memory, size_t bytes) {
+  device_.Select();
+  UnpinHost(memory);
+  munmap(memory, bytes);
+}
+
 void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const {
   const size_t ids_bytes = task.pages.size() * sizeof(uint32_t);
   PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
@@ -94,6 +116,9 @@ void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* st
   const bool sums = !task.scatter;
   const size_t summed = Summed(task.total()), tail = task.total() - summed;
   PENSTOCK_CHECK(tail == 0 || task.pages.empty());
+  if (task.pinned != nullptr && task.pages.empty()) {
+    CopyToDevice(task.slab, task.pinned, task.total(), stream);
+  }
   std::copy(task.pages.begin(), task.pages.end(), buffers.host_ids.as<uint32_t>());
   CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, stream);
   const SlabParams params{
@@ -107,6 +132,9 @@ void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* st
       .partials = sums ? buffers.partials.as<uint32_t>() : nullptr,
       .scatter = task.scatter};
   if (summed > 0) MoveSlab(params, options_.processors, stream);
+  if (task.pinned != nullptr && !task.pages.empty()) {
+    CopyToHost(task.pinned, task.slab, task.total(), stream);
+  }
   if (!sums) return;
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
   CopyToHost(buffers.host_partials.as<void>(), buffers.partials.as<void>(),
@@ -130,16 +158,32 @@ void CudaSlabs::Await(const Lane& lane, const char* what) {
   PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), "");
 }
 
-uint32_t CudaSlabs::Gather(const Pieces& pieces, std::byte* slab) {
+uint32_t CudaSlabs::GatherToHost(const Pieces& pieces, std::byte* slab, std::byte* pinned) {
   device_.Select();
   const Task task{.pages = {pieces.pages.begin(), pieces.pages.end()},
                   .offset = pieces.offset,
                   .bytes = pieces.bytes,
-                  .slab = slab};
+                  .slab = slab,
+                  .pinned = pinned};
   MutexLock lock(gather_mutex_);
   Enqueue(task, gather_buffers_, gather_.stream);
   Await(gather_, "gathering KV pages");
   return ChecksumOf(task, gather_buffers_);
+}
+
+void CudaSlabs::ReadSlab(std::span<const std::byte> slab, std::byte* pinned) {
+  device_.Select();
+  MutexLock lock(gather_mutex_);
+  CopyToHost(pinned, slab.data(), slab.size(), gather_.stream);
+  Await(gather_, "copying a slab of KV");
+}
+
+void CudaSlabs::SumFromHost(const std::byte* pinned, std::span<std::byte> slab,
+                            std::function<void(uint32_t crc)> done) {
+  Add({.bytes = slab.size(),
+       .slab = slab.data(),
+       .pinned = const_cast<std::byte*>(pinned),  // a sum only reads it
+       .done = std::move(done)});
 }
 
 void CudaSlabs::Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) {

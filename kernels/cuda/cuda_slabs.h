@@ -32,9 +32,19 @@ class CudaSlabs final : public DeviceSlabs {
   size_t slab_bytes_max() const override { return options_.slab_bytes_max; }
   std::byte* Allocate(size_t bytes) override;
   void Free(std::byte* memory, size_t bytes) override;
-  uint32_t Gather(const Pieces& pieces, std::byte* slab) override EXCLUDES(gather_mutex_);
+  std::byte* AllocatePinned(size_t bytes) override;
+  void FreePinned(std::byte* memory, size_t bytes) override;
+  uint32_t Gather(const Pieces& pieces, std::byte* slab) override EXCLUDES(gather_mutex_) {
+    return GatherToHost(pieces, slab, nullptr);
+  }
+  uint32_t GatherToHost(const Pieces& pieces, std::byte* slab, std::byte* pinned) override
+      EXCLUDES(gather_mutex_);
+  void ReadSlab(std::span<const std::byte> slab, std::byte* pinned) override
+      EXCLUDES(gather_mutex_);
   void Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) override
       EXCLUDES(mutex_);
+  void SumFromHost(const std::byte* pinned, std::span<std::byte> slab,
+                   std::function<void(uint32_t crc)> done) override EXCLUDES(mutex_);
   void Scatter(const Pieces& pieces, const std::byte* slab, std::function<void()> done) override
       EXCLUDES(mutex_);
   void Drain() override EXCLUDES(mutex_);
@@ -54,6 +64,7 @@ class CudaSlabs final : public DeviceSlabs {
     size_t offset = 0;
     size_t bytes = 0;  // bytes of each page; for a sum, of the slab
     std::byte* slab = nullptr;
+    std::byte* pinned = nullptr;  // for a gather, a copy of the slab; for a sum, its source
     bool scatter = false;
     std::function<void(uint32_t crc)> done = {};
 

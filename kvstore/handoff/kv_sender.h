@@ -42,6 +42,9 @@ struct KvSenderOptions {
   // GPU memory in which slabs are packed when the lane can send from there; outlives the sender.
   // Null: host memory only.
   SlabMemory* device_slabs = nullptr;
+  // Page-locked memory in which the GPU packs slabs for all other lanes (GpuSlabMemories); outlives
+  // the sender. Null: the CPU packs them.
+  SlabMemory* mirrored_slabs = nullptr;
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed

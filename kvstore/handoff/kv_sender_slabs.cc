@@ -52,21 +52,20 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
-// A GPU's memory when the lane can send from there and that memory can pack this slab; else the
-// host's.
+// The memory that a GPU packs for this lane if it can pack this slab; else the host's.
 SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
-  SlabMemory* const device = options_.device_slabs;
   const auto lane = lanes_.find(slab.address);
-  if (device == nullptr || lane == lanes_.end() || !lane->second.wire->TakesDeviceMemory() ||
-      !device->Fits(slab.header.raw_bytes)) {
-    return *host_slabs_;
-  }
+  if (lane == lanes_.end()) return *host_slabs_;
+  SlabMemory* const by_gpu = lane->second.wire->TakesDeviceMemory() && options_.device_slabs
+                                 ? options_.device_slabs
+                                 : options_.mirrored_slabs;
+  if (by_gpu == nullptr || !by_gpu->Fits(slab.header.raw_bytes)) return *host_slabs_;
   MutexLock lock(mutex_);
   Handoff& handoff = handoffs_.at(slab.key);
   if (handoff.machine.over()) return *host_slabs_;
   slab.report.started = clock_.Now();
   ChooseCodec(handoff, slab);
-  return device->Takes(slab.report.codec, slab.header.raw_bytes) ? *device : *host_slabs_;
+  return by_gpu->Takes(slab.report.codec, slab.header.raw_bytes) ? *by_gpu : *host_slabs_;
 }
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {

@@ -86,10 +86,17 @@ struct HostSlabOptions {
 // except that a given writer may end later: its provider waits for it.
 std::unique_ptr<SlabMemory> MakeHostSlabs(PagedKv pages, HostSlabOptions options);
 
-// Slabs in the memory of the GPU that has the pages; `budget_bytes` of it are allocated now.
-// Without a coder, raw slabs only. RESOURCE_EXHAUSTED when allocation fails. `slabs` outlives it.
-absl::StatusOr<std::unique_ptr<SlabMemory>> MakeDeviceSlabs(const KvLayout& layout,
-                                                            DeviceSlabs& slabs, size_t budget_bytes,
-                                                            std::unique_ptr<SlabCoder> coder = {});
+// Slabs that the GPU which has the pages packs, verifies and writes. Both memories share one budget
+// and one set of operations: used(), budget() and Drain() concern both.
+struct GpuSlabMemories {
+  std::unique_ptr<SlabMemory> device;  // in its memory
+  // In page-locked host memory, from and to which the GPU copies; null if there is no room for it.
+  std::unique_ptr<SlabMemory> mirrored;
+};
+// `budget_bytes` of GPU memory are allocated now, and as much of the host's. Without a coder, raw
+// slabs only. RESOURCE_EXHAUSTED when allocation fails. `slabs` outlives them.
+absl::StatusOr<GpuSlabMemories> MakeGpuSlabs(const KvLayout& layout, DeviceSlabs& slabs,
+                                             size_t budget_bytes,
+                                             std::unique_ptr<SlabCoder> coder = {});
 
 }  // namespace penstock

@@ -392,7 +392,7 @@ TEST(WireSameHostGpu, LanesLeaveNothingMapped) {
     EXPECT_TRUE(slab.Send(*lane, MakeMessage(1, 1000)).ok());
   };
   const size_t descriptors = OpenDescriptors();
-  for (int i = 0; i < 20; ++i) cycle();
+  for (int i = 0; i < 8; ++i) cycle();
   EXPECT_TRUE(WaitUntil([&] { return OpenDescriptors() <= descriptors; }));
 }
 
