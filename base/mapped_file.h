@@ -27,8 +27,8 @@ class MappedFile {
   std::span<const std::byte> bytes_;
 };
 
-// Lets the system read the pages of `bytes`, a part of a mapped file, all at once, as files that
-// are read in small pieces are slow. Returns before they are there.
+// Lets the system read the pages of `bytes`, a part of a mapped file, at once instead of in the
+// small pieces of single accesses. Returns before they are there.
 void ReadAhead(std::span<const std::byte> bytes);
 // Unmaps the whole pages of `bytes`, a part of a mapped file, from this process. They stay in the
 // system's page cache until the memory is needed, and are mapped again when they are accessed.

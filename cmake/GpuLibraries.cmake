@@ -1,7 +1,8 @@
 # FlashInfer's and CUTLASS's headers, for the library implementation of the CUDA operations (kernels/library). Both come in one wheel of
 # PyPI, pinned by its hash; scripts/setup --cuda fetches it. Only headers are taken: nothing of it is needed at run time.
 #
-# penstock_find_gpu_libraries() makes the target penstock_gpu_headers, or leaves it out and says so.
+# penstock_find_gpu_libraries(root [OPTIONAL]) makes the target penstock_gpu_headers. Where they are missing, that is an error, so that no
+# build is without them by mistake; with OPTIONAL, and with PENSTOCK_GPU_LIBRARIES=OFF, it says that they are left out.
 set(PENSTOCK_GPU_LIBRARIES "" CACHE STRING
     "A folder with FlashInfer's wheel, or with its headers unpacked; OFF: no library kernels; empty: build/gpu-libraries")
 
@@ -34,13 +35,13 @@ function(penstock_unpack_gpu_libraries folder result)
 endfunction()
 
 function(penstock_find_gpu_libraries root)
-  set(folder ${PENSTOCK_GPU_LIBRARIES})
-  if(folder STREQUAL "OFF")
+  set(folder "${PENSTOCK_GPU_LIBRARIES}")
+  if("${folder}" STREQUAL "OFF")
     message(STATUS "The library kernels are left out: PENSTOCK_GPU_LIBRARIES=OFF")
     return()
   endif()
   penstock_read_gpu_pin(${root})
-  if(folder STREQUAL "")
+  if("${folder}" STREQUAL "")
     set(folder ${root}/build/gpu-libraries)
   endif()
   if(EXISTS ${folder}/${penstock_flashinfer_wheel})
@@ -48,11 +49,13 @@ function(penstock_find_gpu_libraries root)
   endif()
   set(headers ${folder}/flashinfer/data)
   if(NOT EXISTS ${headers}/include/flashinfer OR NOT EXISTS ${headers}/cutlass/include/cutlass)
-    if(NOT PENSTOCK_GPU_LIBRARIES STREQUAL "")
-      message(FATAL_ERROR "PENSTOCK_GPU_LIBRARIES=${PENSTOCK_GPU_LIBRARIES} has neither ${penstock_flashinfer_wheel} nor flashinfer/data/include")
+    set(missing "${folder} has neither ${penstock_flashinfer_wheel} nor flashinfer/data/include")
+    if("${PENSTOCK_GPU_LIBRARIES}" STREQUAL "" AND "${ARGV1}" STREQUAL "OPTIONAL")
+      message(STATUS "The library kernels are left out: ${missing}")
+      return()
     endif()
-    message(STATUS "The library kernels are left out: ${folder} has no ${penstock_flashinfer_wheel}; scripts/setup --cuda fetches it")
-    return()
+    message(FATAL_ERROR "${missing}: run scripts/setup --gpu-headers, which fetches the wheel into build/gpu-libraries, or set "
+                        "PENSTOCK_GPU_LIBRARIES to its folder, or to OFF to build without the library kernels, which are up to four times faster.")
   endif()
   add_library(penstock_gpu_headers INTERFACE)
   target_include_directories(penstock_gpu_headers SYSTEM INTERFACE

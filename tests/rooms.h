@@ -28,6 +28,7 @@ const Rooms kRooms = {
     {"kernels/cuda", {"base", "kernels"}},
     {"kernels/eviction", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
+    {"kernels/cuda/device/attention", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
     {"model/gguf", {"base"}},

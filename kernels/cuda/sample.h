@@ -13,6 +13,8 @@ struct SampleRow {
   int64_t top_p = -1;       // in units of 2^-32, rounded down, below 2^32; negative: off
   double min_p_steps = -1;  // steps below the most likely token; negative: off
   uint64_t random = 0;
+  int32_t barred = 0;  // tokens that are not drawn: the first entries of barred_ids
+  uint32_t barred_ids[8] = {};
 };
 
 struct SampledRow {

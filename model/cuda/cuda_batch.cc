@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 #include <utility>
 
 #include "model/sampler/token_draw.h"
@@ -21,6 +22,9 @@ cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
   if (draw.temperature > 0) row.steepness = Softmax::At(0, draw.temperature).steepness;
   if (draw.top_p < 1) row.top_p = static_cast<int64_t>(FixedShare(draw.top_p));
   if (draw.min_p > 0) row.min_p_steps = MinPSteps(draw.min_p);
+  static_assert(std::size(row.barred_ids) == kBarredMax);
+  row.barred = draw.barred;
+  std::ranges::copy(draw.barred_ids, row.barred_ids);
   return row;
 }
 

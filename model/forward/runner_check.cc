@@ -53,6 +53,7 @@ class Trial {
   }
 
   int32_t vocab() const { return runner_.vocab(); }
+  const KvLayout& layout() const { return pages_.layout; }
   std::span<const uint32_t> table(size_t index) const { return tables_[index]; }
 
   struct Feed {
@@ -75,7 +76,7 @@ class Trial {
     return logits;
   }
 
-  // Copies the pages of one table to those of another, as wires and tiers do.
+  // Copies pages, as wires and tiers do.
   void Move(std::span<const uint32_t> from, std::span<const uint32_t> to) {
     const size_t bytes = pages_.layout.PayloadBytes();
     std::vector<std::byte> host(bytes * from.size());
@@ -174,7 +175,8 @@ absl::Status CheckNeighbours(std::span<const uint32_t> prompt, const Outcome& al
 }
 
 absl::Status CheckMoves(const Outcome& unmoved, Trial& trial) {
-  trial.Move(trial.table(0), trial.table(2));
+  const auto blocks = static_cast<size_t>(trial.layout().BlocksFor(kPromptTokens));
+  trial.Move(trial.table(0).first(blocks), trial.table(2).first(blocks));
   ASSIGN_OR_RETURN(const Logits moved, trial.Step({{trial.table(2), kNext, kPromptTokens}}));
   if (moved == unmoved.next) return absl::OkStatus();
   return Wrong("pages that were copied to the host and back are not the same");

@@ -115,13 +115,16 @@ DrawSpec Sampler::DrawAt(int32_t position) const {
 
 std::vector<DrawSpec> Sampler::OwnDraws(int32_t ahead) const {
   const int32_t position = output_tokens_ + ahead;
-  const bool stops_barred = position < params_.min_tokens && !params_.stop_token_ids.empty();
-  if (constraint_ != nullptr || params_.top_logprobs > 0 || stops_barred ||
+  const size_t barred = position < params_.min_tokens ? params_.stop_token_ids.size() : 0;
+  if (constraint_ != nullptr || params_.top_logprobs > 0 || barred > kBarredMax ||
       !params_.logit_bias.empty() || params_.repetition_penalty != 1.0f ||
       params_.frequency_penalty != 0.0f || params_.presence_penalty != 0.0f) {
     return {};
   }
-  return {DrawAt(position)};
+  DrawSpec draw = DrawAt(position);
+  draw.barred = static_cast<int32_t>(barred);
+  std::copy_n(params_.stop_token_ids.begin(), barred, draw.barred_ids.begin());
+  return {draw};
 }
 
 SampledToken Sampler::Take(const DrawnToken& drawn) {

@@ -152,6 +152,11 @@ float CapInfinity(std::span<float> logits) {
 }
 
 uint32_t DrawToken(std::span<float> logits, const DrawSpec& spec) {
+  for (int32_t i = 0; i < spec.barred; ++i) {
+    if (spec.barred_ids[i] < logits.size()) {
+      logits[spec.barred_ids[i]] = -std::numeric_limits<float>::infinity();
+    }
+  }
   const float max = CapInfinity(logits);
   if (spec.temperature == 0.0f || max == -std::numeric_limits<float>::infinity()) {
     const auto best = std::ranges::find(logits, max);

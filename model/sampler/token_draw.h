@@ -54,7 +54,8 @@ class TokenDraw {
 uint64_t FixedShare(float share);
 double MinPSteps(float min_p);
 
-// Draws a token as `spec` says; 0 if no logit is above -infinity. Caps +infinity in `logits`.
+// Draws a token as `spec` says; 0 if no logit is above -infinity. Caps +infinity in `logits`, and
+// sets those of barred tokens to -infinity.
 uint32_t DrawToken(std::span<float> logits, const DrawSpec& spec);
 
 // Caps +infinity to the largest float, so that differences of logits are numbers, and returns the

@@ -21,6 +21,7 @@ struct AttentionCase {
   int32_t window = 0;
   std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
   AttentionTiles tiles = AttentionTiles::kPlanned;
+  bool oracle = true;  // compare with it, which takes most of the time; false: bits alone
   uint64_t query_seed = 7;
 };
 

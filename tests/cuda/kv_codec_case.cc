@@ -145,6 +145,17 @@ void KvCodecBench::Decode() const {
 
 uint32_t KvCodecBench::payload_bytes() const { return memory_->result.Read()[0].payload_bytes; }
 
+bool KvCodecBench::FoundInParallel() const {
+  const uint32_t tile = kind_ == KvCodecKind::kLx16 ? kLx16Tile : kLxrTile;
+  const std::vector<KvSegment> segments = memory_->segments.Read();
+  uint32_t end = 0;
+  for (uint32_t i = 0; i < std::max(1u, payload_bytes() / LosslessSegmentBytes(tile)); ++i) {
+    if (segments[i].first != end) return false;
+    end = segments[i].end;
+  }
+  return end == payload_bytes();
+}
+
 uint32_t KvCodecBench::Checksum(const void* bytes, uint32_t size) const {
   ChecksumPayload({.bytes = static_cast<const std::byte*>(bytes),
                    .size_max = size,
@@ -171,6 +182,23 @@ KvCodecSums RunKvCodec(KvCodecKind kind) {
   bench.Decode();
   sums.decoded = bench.ValuesChecksum();
   return sums;
+}
+
+bool RoundTripsManyTiles(KvCodecKind kind) {
+  const KvCodecShape shape{.blocks = 361, .layers = 4};  // 2,888 tiles of lx16
+  const std::vector<Bf16> values = KvCodecValues(shape);
+  const size_t bytes = values.size() * sizeof(Bf16);
+  const KvCodecBench bench(kind, shape);
+  CopyToDevice(bench.values(), values.data(), bytes, nullptr);
+  bench.Encode();
+  if (bench.payload_bytes() >= bytes) return false;
+  FillDevice(bench.values(), 0xff, bytes, nullptr);
+  bench.Decode();
+  std::vector<Bf16> decoded(values.size());
+  CopyToHost(decoded.data(), bench.values(), bytes, nullptr);
+  Synchronize(nullptr);
+  const auto equal = [](Bf16 a, Bf16 b) { return a.bits == b.bits; };
+  return bench.FoundInParallel() && std::ranges::equal(values, decoded, equal);
 }
 
 const std::vector<KvCodecCase>& KvCodecCases() {

@@ -46,6 +46,7 @@ class KvCodecBench {
   void Encode() const;             // and settles
   void Decode() const;             // of what the last Encode made, to the values
   uint32_t payload_bytes() const;  // of it
+  bool FoundInParallel() const;    // the tiles of the last Decode
   uint32_t PayloadChecksum() const;
   uint32_t ValuesChecksum() const;
 
@@ -63,5 +64,8 @@ class KvCodecBench {
 };
 
 KvCodecSums RunKvCodec(KvCodecKind kind);
+// True if a lossless codec makes a smaller payload of many tiles and finds them in parallel, and
+// the values come back.
+bool RoundTripsManyTiles(KvCodecKind kind);
 
 }  // namespace penstock::cuda

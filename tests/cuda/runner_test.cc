@@ -198,13 +198,18 @@ TEST(CudaRunner, TellsOfLayersInOrder) {
   EXPECT_NE(told[0], std::byte{0xff});
 }
 
+// Many tokens of the small vocabulary, the likely ones among them.
+std::vector<uint32_t> Best() { return {0, 14, 28, 42, 56, 70, 84, 98}; }
+
 std::vector<SamplingParams> AllKnobs() {
   return {{.temperature = 0},
           {.temperature = 1.5f, .seed = 3},
           {.temperature = 0.7f, .top_k = 7, .seed = 4},
           {.temperature = 1.1f, .top_p = 0.6f, .seed = 5},
           {.temperature = 2.0f, .min_p = 0.1f, .seed = 6},
-          {.temperature = 1.3f, .top_p = 0.9f, .top_k = 40, .min_p = 0.01f, .seed = 7}};
+          {.temperature = 1.3f, .top_p = 0.9f, .top_k = 40, .min_p = 0.01f, .seed = 7},
+          {.temperature = 0, .stop_token_ids = Best(), .min_tokens = 3},
+          {.temperature = 1.2f, .top_k = 9, .seed = 8, .stop_token_ids = Best(), .min_tokens = 3}};
 }
 
 // The next token of a sequence by each of `all`: from its logits on the host, and drawn.

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
+#include <numeric>
 #include <random>
 
 #include "model/sampler/token_draw.h"
@@ -158,6 +160,29 @@ TEST(Sample, DrawsOfOneRowAndNoneOfPadding) {
   EXPECT_EQ(sampled[3].id, 33u);
   EXPECT_EQ(sampled[3].logit, std::numeric_limits<float>::max());
   EXPECT_EQ(sampled[3].max, std::numeric_limits<float>::max());
+}
+
+// A barred token is not drawn, and counts for the row's maximum and mass as any other.
+TEST(Sample, LeavesOutBarredTokens) {
+  const std::vector<float> logits = Logits(1000, 3, 5);
+  std::vector<uint32_t> ranked(logits.size());
+  std::iota(ranked.begin(), ranked.end(), 0u);
+  std::ranges::sort(ranked, std::greater(), [&](uint32_t id) { return logits[id]; });
+  std::vector<float> without = logits;
+  for (int i = 0; i < 3; ++i) without[ranked[i]] = -kInfinity;
+  for (const Knobs& knobs :
+       {Knobs{.temperature = 0}, Knobs{}, Knobs{.top_k = 2}, Knobs{.top_p = 0.1f}}) {
+    SampleRow row = RowOf(knobs, uint64_t{1} << 62);
+    row.logits_row = 0;
+    const SampledRow free = RunSample(logits, 1000, {row})[0];
+    row.barred = 3;
+    std::copy_n(ranked.begin(), 3, row.barred_ids);
+    const SampledRow barred = RunSample(logits, 1000, {row})[0];
+    EXPECT_EQ(barred.id, OnCpu(without, knobs, row.random));
+    EXPECT_EQ(barred.logit, logits[barred.id]);
+    EXPECT_EQ(barred.max, free.max);
+    EXPECT_EQ(barred.total_mass, free.total_mass);
+  }
 }
 
 }  // namespace

@@ -269,6 +269,7 @@ __global__ void __launch_bounds__(32) DecodeCgxKernel(const __grid_constant__ Cg
                       .state = {LoadWord(from + 8 + 4 * lane), LoadWord(from + 136 + 4 * lane)}};
   const std::byte* low = from + kCgxHeadBytes + 2 * stream.words;
   CgxEscapes escapes{.next = low + stream.low_bytes, .left = stream.escapes};
+  decoder.Start();
   KvFault fault = decoder.HasStates() ? KvFault::kNone : KvFault::kState;
   for (uint32_t u = 0; u < stream.units && fault == KvFault::kNone; ++u) {
     const CgxSource source(p, stream, stream.first_unit + u);

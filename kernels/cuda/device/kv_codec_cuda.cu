@@ -25,6 +25,11 @@ LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
   return {.x = static_cast<int>(all.tiles), .threads = kTileThreads, .shared_bytes = shared_bytes};
 }
 constexpr LaunchShape kOneBlock = {.threads = kTileThreads, .shared_bytes = kBoardBytes};
+LaunchShape PlaceShape(const LosslessTilesParams& all) {
+  return {.x = static_cast<int>((all.tiles + kPlaceThreads - 1) / kPlaceThreads),
+          .threads = kPlaceThreads,
+          .shared_bytes = kPlaceWarps * 4};
+}
 constexpr LaunchShape kOneWarp = {.threads = 32};
 
 void FindTiles(const LosslessTilesParams& all, void* stream) {
@@ -47,7 +52,7 @@ void ClearKvCodecResult(KvCodecResult* result, void* stream) {
 void EncodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
   Launch(&SizeLx16Kernel, TileShape(all, kTileSharedBytes), all, stream);
-  Launch(&PlaceTilesKernel, kOneBlock, all, stream);
+  Launch(&PlaceTilesKernel, PlaceShape(all), all, stream);
   Launch(&WriteLx16Kernel, TileShape(all, kBoardBytes), all, stream);
 }
 
@@ -59,19 +64,21 @@ void DecodeLx16(const LosslessParams& params, void* stream) {
 
 void EncodeLxr(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLxrTile);
-  const LaunchShape warps{.x = static_cast<int>(all.tiles),
-                          .threads = 32,
-                          .shared_bytes = kRansSymbols * sizeof(RansSymbol)};
-  Launch(&SplitLxrKernel, TileShape(all, kLxrSizeShared), all, stream);
+  const LaunchShape warps{
+      .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kLxrEncodeShared};
+  Launch(
+      &SplitLxrKernel,
+      {.x = static_cast<int>(all.tiles), .threads = kSplitThreads, .shared_bytes = kLxrSplitShared},
+      all, stream);
   Launch(&EncodeWordsKernel, warps, all, stream);
-  Launch(&PlaceTilesKernel, kOneBlock, all, stream);
+  Launch(&PlaceTilesKernel, PlaceShape(all), all, stream);
   Launch(&WriteLxrKernel, TileShape(all, kBoardBytes), all, stream);
 }
 
 void DecodeLxr(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLxrTile);
   const LaunchShape warps{
-      .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kRansDecodeShared};
+      .x = static_cast<int>(all.tiles), .threads = 32, .shared_bytes = kLxrDecodeShared};
   FindTiles(all, stream);
   Launch(&DecodeLxrKernel, warps, all, stream);
 }

@@ -10,21 +10,26 @@ namespace penstock::cuda {
 constexpr int kTileSharedBytes = (256 + kTileWarps) * 4;  // used by TileSplit
 constexpr int kBoardBytes = kTileWarps * 4;
 
-// Every warp has so many rows of a tile.
-constexpr uint32_t kLx16Rows = kLx16Tile / kTileRow / kTileWarps;
-PENSTOCK_DEVICE uint32_t Lx16Row(uint32_t i) {
-  return i * kTileWarps + static_cast<uint32_t>(ThreadX()) / 32;
-}
+// The values of a tile in registers.
+struct Lx16Rows : WarpRows<kLx16Tile, kTileWarps> {
+  Octet octets[kCount];
+
+  PENSTOCK_DEVICE explicit Lx16Rows(const TileView& tile) {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kCount; ++i) octets[i] = tile.Load(RowOf(i));
+  }
+  PENSTOCK_DEVICE const Octet& octet(int i) const { return octets[i]; }
+};
+constexpr int kLx16Rows = Lx16Rows::kCount;
 
 // Computes the split of every tile, and its size. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     SizeLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
   auto* shared = reinterpret_cast<uint32_t*>(SharedMemory());
   const TileView tile = TileAt(p.lossless, static_cast<uint32_t>(BlockX()), kLx16Tile);
-  const TileSplit split(tile, shared);
-  if (ThreadX() != 0) return;
-  p.lossless.tiles[BlockX()] =
-      split.stored ? StoredTile(tile.size) : CodedTile(split, tile.size, tile.size / 2);
+  const Lx16Rows rows(tile);
+  const TileSplit<Lx16Rows> split(rows, tile.size, shared);
+  if (ThreadX() == 0) p.lossless.tiles[BlockX()] = TileOf(split, tile.size, tile.size / 2);
 }
 
 // The address of this lane's four bytes of nibbles, which combine the first, or second, four of its
@@ -34,36 +39,40 @@ PENSTOCK_DEVICE uint32_t NibblesAt(uint32_t element) {
   return element / 64 * 32 + (lane & 3u) * 8 + (lane & 4u);
 }
 
-// Writes every tile to the payload. Grid: tiles.
+// Writes every tile to the payload, the last ones first: the caches may still have their values.
+// Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     WriteLx16Kernel(const __grid_constant__ LosslessTilesParams p) {
+  const uint32_t index = p.tiles - 1 - static_cast<uint32_t>(BlockX());
+  const KvTile plan = LoadTile(p.lossless, index);
+  const TileView tile = TileAt(p.lossless, index, kLx16Tile);
+  const Lx16Rows rows(tile);
   if (!IsSmaller(p.lossless)) return;
-  const TileView tile = TileAt(p.lossless, static_cast<uint32_t>(BlockX()), kLx16Tile);
-  const KvTile plan = p.lossless.tiles[BlockX()];
   std::byte* head = p.lossless.payload + plan.offset;
   std::byte *codes = head + 16, *signs = codes + plan.coded;
   WriteHead(plan, head);
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(reinterpret_cast<const std::byte*>(tile.values), codes, tile.size);
+    return CopyTile<kTileThreads>(reinterpret_cast<const std::byte*>(tile.values), codes,
+                                  tile.size);
   }
   const bool upper = (ThreadX() & 4) != 0;
   const uint32_t bases = FourBytes(plan.base);
-  Octet octets[kLx16Rows];
+  RowEscapes<Lx16Rows> escapes;
   PENSTOCK_UNROLL
-  for (uint32_t i = 0; i < kLx16Rows; ++i) octets[i] = tile.Load(Lx16Row(i));
-  PENSTOCK_UNROLL
-  for (uint32_t i = 0; i < kLx16Rows; ++i) {
-    const Quad low = octets[i].quad(0), high = octets[i].quad(1);
+  for (int i = 0; i < kLx16Rows; ++i) {
+    const Octet& octet = rows.octets[i];
+    escapes.Count(i, octet, bases);
+    const Quad low = octet.quad(0), high = octet.quad(1);
     const uint32_t first = low.Codes(bases), second = high.Codes(bases);
     const uint32_t other = ShuffleXor(upper ? first : second, 4);
-    const uint32_t at = TileView::At(Lx16Row(i));
+    const uint32_t at = TileView::At(Lx16Rows::RowOf(i));
     if (at >= tile.size) continue;
     *reinterpret_cast<uint32_t*>(codes + NibblesAt(at)) =
         upper ? other | second << 4 : first | other << 4;
     Store(signs + at, Words2{{low.signs, high.signs}});
   }
-  WriteEscapes(tile, plan, signs + tile.size, head + plan.bytes,
-               reinterpret_cast<uint32_t*>(SharedMemory()));
+  escapes.Write(tile, plan, signs + tile.size, head + plan.bytes,
+                reinterpret_cast<uint32_t*>(SharedMemory()));
 }
 
 // Decodes every tile. Grid: tiles.
@@ -75,7 +84,7 @@ __global__ void __launch_bounds__(kTileThreads)
   const std::byte* codes = p.lossless.payload + plan.offset + 16;
   auto* values = p.lossless.values + uint64_t{static_cast<uint32_t>(BlockX())} * kLx16Tile;
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(codes, reinterpret_cast<std::byte*>(values), tile.size);
+    return CopyTile<kTileThreads>(codes, reinterpret_cast<std::byte*>(values), tile.size);
   }
   const std::byte* signs = codes + plan.coded;
   const bool upper = (ThreadX() & 4) != 0;
@@ -83,17 +92,17 @@ __global__ void __launch_bounds__(kTileThreads)
   uint32_t nibbles[kLx16Rows] = {};
   Words2 sign[kLx16Rows] = {};
   PENSTOCK_UNROLL
-  for (uint32_t i = 0; i < kLx16Rows; ++i) {
-    const uint32_t at = TileView::At(Lx16Row(i));
+  for (int i = 0; i < kLx16Rows; ++i) {
+    const uint32_t at = TileView::At(Lx16Rows::RowOf(i));
     if (at >= tile.size) continue;
     nibbles[i] = *reinterpret_cast<const uint32_t*>(codes + NibblesAt(at));
     sign[i] = *reinterpret_cast<const Words2*>(signs + at);
   }
   PENSTOCK_UNROLL
-  for (uint32_t i = 0; i < kLx16Rows; ++i) {
+  for (int i = 0; i < kLx16Rows; ++i) {
     const uint32_t low = nibbles[i] & 0x0f0f0f0fu, high = nibbles[i] >> 4 & 0x0f0f0f0fu;
     const uint32_t other = ShuffleXor(upper ? low : high, 4);
-    const uint32_t at = TileView::At(Lx16Row(i));
+    const uint32_t at = TileView::At(Lx16Rows::RowOf(i));
     if (at >= tile.size) continue;
     const Words2 first = Quad::Join(sign[i].word[0], upper ? other : low, bases).Values();
     const Words2 second = Quad::Join(sign[i].word[1], upper ? high : other, bases).Values();

@@ -10,8 +10,11 @@
 namespace penstock::cuda {
 
 // One counter per symbol and thread, each in the bank of its lane.
-constexpr int kLxrCounters = kTileWarps * kRansSymbols * 32;
-constexpr int kLxrSizeShared = kTileSharedBytes + kLxrCounters * 4 + kRansSymbols * 4;
+constexpr int kSplitWarps = 16;
+constexpr int kSplitThreads = kSplitWarps * 32;
+constexpr int kLxrCounters = kSplitWarps * kRansSymbols * 32;
+constexpr int kLxrSplitShared =
+    2 * kLxrTile + (256 + kSplitWarps + kLxrCounters + kRansSymbols) * 4;
 
 // Scratch of one lxr tile.
 struct LxrScratch {
@@ -65,25 +68,51 @@ PENSTOCK_DEVICE uint32_t NormalisedFrequency(uint32_t count) {
   return f;
 }
 
+using LxrRows = WarpRows<kLxrTile, kTileWarps>;
+
+// The values of a tile in shared memory; every thread reads only what it has written.
+struct SplitRows : WarpRows<kLxrTile, kSplitWarps> {
+  Octet* octets;  // [kLxrTile / 8]
+
+  PENSTOCK_DEVICE SplitRows(const TileView& tile, void* shared)
+      : octets(static_cast<Octet*>(shared)) {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      const uint32_t at = TileView::At(RowOf(i));
+      const bool inside = at < tile.size;
+      CopyAsync16(octets + i * kSplitThreads + ThreadX(), tile.values + (inside ? at : 0), inside);
+    }
+    CommitCopies();
+    WaitCopies<0>();
+  }
+  PENSTOCK_DEVICE const Octet& octet(int i) const { return octets[i * kSplitThreads + ThreadX()]; }
+};
+
 // Counts the codes of the tile. Lane s of the first warp gets the count of code s; other lanes get
 // an undefined value.
-PENSTOCK_DEVICE uint32_t CountCodes(const TileView& tile, uint32_t base, uint32_t* counters) {
+PENSTOCK_DEVICE uint32_t CountCodes(const SplitRows& rows, uint32_t size, uint32_t base,
+                                    uint32_t* counters) {
   const int lane = ThreadX() % 32, warp = ThreadX() / 32;
   uint32_t* totals = counters + kLxrCounters;
-  for (int i = ThreadX(); i < kLxrCounters; i += kTileThreads) counters[i] = 0;
+  for (int i = ThreadX(); i < kLxrCounters; i += kSplitThreads) counters[i] = 0;
   SyncBlock();
   uint32_t* mine = counters + warp * kRansSymbols * 32 + lane;
-  for (uint32_t row = warp; row < tile.rows(); row += kTileWarps) {
-    if (TileView::At(row) >= tile.size) continue;
-    const Octet octet = tile.Load(row);
+  PENSTOCK_UNROLL
+  for (int row = 0; row < SplitRows::kCount; ++row) {
+    if (TileView::At(SplitRows::RowOf(row)) >= size) continue;
+    const Octet octet = rows.octet(row);
     PENSTOCK_UNROLL
-    for (int i = 0; i < 8; ++i) ++mine[CodeOf(octet.bits(i), base) * 32];
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t codes = octet.quad(i).Codes(FourBytes(base));
+      PENSTOCK_UNROLL
+      for (int k = 0; k < 4; ++k) ++mine[(codes >> (8 * k) & 15u) * 32];
+    }
   }
   SyncBlock();
-  for (int s = warp; s < kRansSymbols; s += kTileWarps) {
+  for (int s = warp; s < kRansSymbols; s += kSplitWarps) {
     uint32_t sum = 0;
     PENSTOCK_UNROLL
-    for (int w = 0; w < kTileWarps; ++w) sum += counters[(w * kRansSymbols + s) * 32 + lane];
+    for (int w = 0; w < kSplitWarps; ++w) sum += counters[(w * kRansSymbols + s) * 32 + lane];
     sum = WarpTotal(sum);
     if (lane == 0) totals[s] = sum;
   }
@@ -92,17 +121,16 @@ PENSTOCK_DEVICE uint32_t CountCodes(const TileView& tile, uint32_t base, uint32_
 }
 
 // Computes the split and the frequencies of every tile. Grid: tiles.
-__global__ void __launch_bounds__(kTileThreads)
+__global__ void __launch_bounds__(kSplitThreads)
     SplitLxrKernel(const __grid_constant__ LosslessTilesParams p) {
-  auto* shared = reinterpret_cast<uint32_t*>(SharedMemory());
+  auto* shared = reinterpret_cast<uint32_t*>(SharedMemory() + 2 * kLxrTile);
   const auto index = static_cast<uint32_t>(BlockX());
   const TileView tile = TileAt(p.lossless, index, kLxrTile);
-  const TileSplit split(tile, shared);
-  if (ThreadX() == 0) {
-    p.lossless.tiles[index] = split.stored ? StoredTile(tile.size) : CodedTile(split, tile.size, 0);
-  }
+  const SplitRows rows(tile, SharedMemory());
+  const TileSplit<SplitRows> split(rows, tile.size, shared);
+  if (ThreadX() == 0) p.lossless.tiles[index] = TileOf(split, tile.size, 0);
   if (split.stored) return;
-  const uint32_t count = CountCodes(tile, split.base, shared + 256 + kTileWarps);
+  const uint32_t count = CountCodes(rows, tile.size, split.base, shared + 256 + kSplitWarps);
   if (ThreadX() >= 32) return;
   const uint32_t frequency = NormalisedFrequency(count);
   if (ThreadX() < kRansSymbols) {
@@ -110,10 +138,33 @@ __global__ void __launch_bounds__(kTileThreads)
   }
 }
 
+// A row of a tile, as a warp's rANS coder and as its memory has it: a lane codes values 64 * s +
+// lane and 64 * s + 32 + lane, and loads or stores eight neighbouring ones. Two buffers in turn, so
+// that one barrier per row is enough.
+struct CodeRows {
+  uint8_t* bytes;  // [2 * kTileRow] in shared memory
+
+  PENSTOCK_DEVICE uint8_t* Row(uint32_t row) const { return bytes + row % 2 * kTileRow; }
+  PENSTOCK_DEVICE uint8_t& At(uint32_t row, uint32_t step, uint32_t half) const {
+    return Row(row)[step * 64 + half * 32 + static_cast<uint32_t>(ThreadX())];
+  }
+  PENSTOCK_DEVICE Words2& Octet(uint32_t row) const {
+    return reinterpret_cast<Words2*>(Row(row))[ThreadX()];
+  }
+};
+// The number of steps of 64 values in a row.
+PENSTOCK_DEVICE uint32_t StepsOf(uint32_t size, uint32_t row) {
+  const uint32_t left = size - row * kTileRow;
+  return (left < kTileRow ? left : kTileRow) / 64;
+}
+constexpr int kLxrDecodeShared = kRansDecodeShared + 2 * kTileRow;
+constexpr int kLxrEncodeShared = kRansSymbols * sizeof(RansSymbol) + 2 * kTileRow;
+
 // Encodes every tile's codes to scratch. Grid: tiles, a warp each.
 __global__ void __launch_bounds__(32)
     EncodeWordsKernel(const __grid_constant__ LosslessTilesParams p) {
   auto* table = reinterpret_cast<RansSymbol*>(SharedMemory());
+  const CodeRows codes{SharedMemory() + kRansSymbols * sizeof(RansSymbol)};
   const auto index = static_cast<uint32_t>(BlockX()), lane = static_cast<uint32_t>(ThreadX());
   KvTile& plan = p.lossless.tiles[index];
   if (plan.mode == LosslessMode::kStored) return;
@@ -122,15 +173,18 @@ __global__ void __launch_bounds__(32)
   const uint32_t frequency = lane < kRansSymbols ? scratch.frequencies()[lane] : 0;
   const uint32_t start = WarpPrefix(frequency) - frequency;
   if (lane < kRansSymbols) table[lane] = MakeRansSymbol(frequency, start);
-  SyncWarp();
   RansEncoder encoder;
   uint16_t* end = scratch.words_end();
-  const uint32_t base = plan.base;
-  for (uint32_t at = tile.size; at > 0; at -= 64) {
-    const Bf16* values = tile.values + at - 64 + lane;
-    const RansSymbol symbols[2] = {table[CodeOf(values[0].bits, base)],
-                                   table[CodeOf(values[32].bits, base)]};
-    encoder.Step(symbols, end);
+  const uint32_t bases = FourBytes(plan.base);
+  Octet next = tile.Load(tile.rows() - 1);
+  for (uint32_t row = tile.rows(); row-- > 0;) {
+    codes.Octet(row) = {{next.quad(0).Codes(bases), next.quad(1).Codes(bases)}};
+    if (row > 0) next = tile.Load(row - 1);
+    SyncWarp();  // the table, too
+    for (uint32_t step = StepsOf(tile.size, row); step-- > 0;) {
+      const RansSymbol symbols[2] = {table[codes.At(row, step, 0)], table[codes.At(row, step, 1)]};
+      encoder.Step(symbols, end);
+    }
   }
   scratch.states()[lane] = encoder.state[0];
   scratch.states()[lane + 32] = encoder.state[1];
@@ -146,59 +200,96 @@ __global__ void __launch_bounds__(32)
   }
 }
 
+// Copies the frequencies, states and words of a tile from scratch. By a block.
+PENSTOCK_DEVICE void CopyCodes(const LxrScratch& scratch, uint32_t coded, std::byte* codes) {
+  if (ThreadX() < static_cast<int>(kRansHeadBytes / 16)) {
+    reinterpret_cast<Words4*>(codes)[ThreadX()] =
+        reinterpret_cast<const Words4*>(scratch.start)[ThreadX()];
+  }
+  const uint32_t words = (coded - kRansHeadBytes) / 2;
+  const uint16_t* from = scratch.words_end() - words;
+  std::byte* to = codes + kRansHeadBytes;
+  constexpr uint32_t kAhead = 4;
+  for (uint32_t first = ThreadX(); first < words / 2; first += kAhead * kTileThreads) {
+    uint16_t pair[kAhead][2];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kTileThreads < words / 2 ? first + i * kTileThreads : first;
+      pair[i][0] = from[2 * at], pair[i][1] = from[2 * at + 1];
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kTileThreads;
+      if (at >= words / 2) continue;
+      reinterpret_cast<uint32_t*>(to)[at] = pair[i][0] | static_cast<uint32_t>(pair[i][1]) << 16;
+    }
+  }
+  if (words % 2 != 0 && ThreadX() == 0)
+    reinterpret_cast<uint16_t*>(to)[words - 1] = from[words - 1];
+}
+
 // Assembles every tile in the payload. Grid: tiles.
 __global__ void __launch_bounds__(kTileThreads)
     WriteLxrKernel(const __grid_constant__ LosslessTilesParams p) {
   if (!IsSmaller(p.lossless)) return;
   const auto index = static_cast<uint32_t>(BlockX());
   const TileView tile = TileAt(p.lossless, index, kLxrTile);
-  const KvTile plan = p.lossless.tiles[index];
+  const KvTile plan = LoadTile(p.lossless, index);
   std::byte* head = p.lossless.payload + plan.offset;
   std::byte *codes = head + 16, *signs = codes + plan.coded;
   WriteHead(plan, head);
   if (plan.mode == LosslessMode::kStored) {
-    return CopyTile(reinterpret_cast<const std::byte*>(tile.values), codes, tile.size);
+    return CopyTile<kTileThreads>(reinterpret_cast<const std::byte*>(tile.values), codes,
+                                  tile.size);
   }
-  const LxrScratch scratch(p.lossless, index);
-  if (ThreadX() < static_cast<int>(kRansHeadBytes / 16)) {
-    reinterpret_cast<Words4*>(codes)[ThreadX()] =
-        reinterpret_cast<const Words4*>(scratch.start)[ThreadX()];
-  }
-  const uint32_t words = (plan.coded - kRansHeadBytes) / 2;
-  const uint16_t* from = scratch.words_end() - words;
-  auto* to = reinterpret_cast<uint16_t*>(codes + kRansHeadBytes);
-  for (uint32_t i = ThreadX(); i < words; i += kTileThreads) to[i] = from[i];
-  for (uint32_t row = ThreadX() / 32; row < tile.rows(); row += kTileWarps) {
-    const uint32_t at = TileView::At(row);
-    if (at >= tile.size) continue;
-    const Octet octet = tile.Load(row);
-    auto* sign = reinterpret_cast<uint16_t*>(signs + at);  // aligned to 2 bytes only
+  CopyCodes(LxrScratch(p.lossless, index), plan.coded, codes);
+  constexpr int kAhead = 4;
+  RowEscapes<LxrRows> escapes;
+  for (int first = 0; first < LxrRows::kCount; first += kAhead) {
+    Octet octets[kAhead];
     PENSTOCK_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      sign[i] =
-          static_cast<uint16_t>(SignOf(octet.bits(2 * i)) | SignOf(octet.bits(2 * i + 1)) << 8);
+    for (int i = 0; i < kAhead; ++i) octets[i] = tile.Load(LxrRows::RowOf(first + i));
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      escapes.Count(first + i, octets[i], FourBytes(plan.base));
+      const uint32_t row = LxrRows::RowOf(first + i);
+      if (row >= tile.rows()) break;
+      const ByteRow to{signs + row * kTileRow, StepsOf(tile.size, row) * 8};
+      to.Save({{octets[i].quad(0).signs, octets[i].quad(1).signs}});
     }
   }
-  WriteEscapes(tile, plan, signs + tile.size, head + plan.bytes,
-               reinterpret_cast<uint32_t*>(SharedMemory()));
-}
-
-PENSTOCK_DEVICE uint16_t JoinOne(uint32_t sign, uint32_t code, uint32_t base) {
-  const uint32_t exponent = code == 0 ? 0 : base + code;
-  return static_cast<uint16_t>((sign & 0x80u) << 8 | exponent << 7 | (sign & 0x7fu));
+  escapes.Write(tile, plan, signs + tile.size, head + plan.bytes,
+                reinterpret_cast<uint32_t*>(SharedMemory()));
 }
 
 // Turns the symbols, signs and mantissas of a tile into values. Returns in all lanes whether the
 // words are valid.
-PENSTOCK_DEVICE bool DecodeWords(RansDecoder& decoder, const std::byte* signs, uint32_t size,
-                                 uint32_t base, uint16_t* values) {
-  for (uint32_t at = ThreadX(); at < size; at += 64) {
-    uint32_t symbol[2];
-    if (!decoder.Step(symbol)) return false;
-    PENSTOCK_UNROLL
-    for (uint32_t h = 0; h < 2; ++h) {
-      values[at + 32 * h] = JoinOne(static_cast<uint32_t>(signs[at + 32 * h]), symbol[h], base);
+PENSTOCK_DEVICE bool DecodeWords(RansDecoder& decoder, const CodeRows& codes, std::byte* signs,
+                                 uint32_t size, uint32_t base, uint16_t* values) {
+  const auto lane = static_cast<uint32_t>(ThreadX());
+  const uint32_t rows = (size + kTileRow - 1) / kTileRow;
+  const auto signs_of = [&](uint32_t row) {
+    return ByteRow{signs + row * kTileRow, StepsOf(size, row) * 8};
+  };
+  ByteRow::Loaded next = signs_of(0).Load();
+  for (uint32_t row = 0; row < rows; ++row) {
+    const ByteRow::Loaded loaded = next;
+    if (row + 1 < rows) next = signs_of(row + 1).Load();
+    const uint32_t steps = StepsOf(size, row);
+    for (uint32_t step = 0; step < steps; ++step) {
+      uint32_t symbol[2];
+      if (!decoder.Step(symbol)) return false;
+      codes.At(row, step, 0) = static_cast<uint8_t>(symbol[0]);
+      codes.At(row, step, 1) = static_cast<uint8_t>(symbol[1]);
     }
+    SyncWarp();
+    const Words2 sign = signs_of(row).Align(loaded);
+    if (lane >= steps * 8) continue;
+    const Words2 code = codes.Octet(row);
+    const Words2 first = Quad::Join(sign.word[0], code.word[0], FourBytes(base)).Values();
+    const Words2 second = Quad::Join(sign.word[1], code.word[1], FourBytes(base)).Values();
+    Store(values + row * kTileRow + lane * 8,
+          Words4{{first.word[0], first.word[1], second.word[0], second.word[1]}});
   }
   return decoder.IsDone();
 }
@@ -206,18 +297,15 @@ PENSTOCK_DEVICE bool DecodeWords(RansDecoder& decoder, const std::byte* signs, u
 // Decodes every tile. Grid: tiles, a warp each.
 __global__ void __launch_bounds__(32)
     DecodeLxrKernel(const __grid_constant__ LosslessTilesParams p) {
-  if (!IsFramed(p.lossless)) return;
   auto* slots = reinterpret_cast<uint32_t*>(SharedMemory());
   const auto index = static_cast<uint32_t>(BlockX()), lane = static_cast<uint32_t>(ThreadX());
   const uint32_t size = TileAt(p.lossless, index, kLxrTile).size;
-  const KvTile tile = p.lossless.tiles[index];
-  const std::byte* codes = p.lossless.payload + tile.offset + 16;
+  const KvTile tile = LoadTile(p.lossless, index);
+  if (!IsFramed(p.lossless)) return;
+  std::byte* codes = p.lossless.payload + tile.offset + 16;
   auto* values = reinterpret_cast<uint16_t*>(p.lossless.values) + uint64_t{index} * kLxrTile;
   if (tile.mode == LosslessMode::kStored) {
-    for (uint32_t i = lane; i < size / 8; i += 32) {
-      reinterpret_cast<Words4*>(values)[i] = reinterpret_cast<const Words4*>(codes)[i];
-    }
-    return;
+    return CopyTile<32>(codes, reinterpret_cast<std::byte*>(values), size);
   }
   const uint32_t frequency = lane < kRansSymbols ? static_cast<uint32_t>(codes[lane]) : 0;
   if (!FillRansSlots(frequency, slots)) {
@@ -230,9 +318,11 @@ __global__ void __launch_bounds__(32)
                       .source = reinterpret_cast<const uint16_t*>(codes + kRansHeadBytes),
                       .words = (tile.coded - kRansHeadBytes) / 2,
                       .state = {states[lane], states[lane + 32]}};
-  const std::byte* signs = codes + tile.coded;
+  std::byte* signs = codes + tile.coded;
+  const CodeRows rows{SharedMemory() + kRansDecodeShared};
+  decoder.Start();
   const bool known = decoder.HasStates();
-  if (!known || !DecodeWords(decoder, signs, size, tile.base, values)) {
+  if (!known || !DecodeWords(decoder, rows, signs, size, tile.base, values)) {
     if (lane == 0) Report(p.lossless.result, known ? KvFault::kWords : KvFault::kState, index);
     return;
   }

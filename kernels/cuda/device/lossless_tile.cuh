@@ -1,9 +1,10 @@
 #pragma once
 
-// One tile of values of a lossless codec, processed by a block: rows of 256 values go to the warps
-// in turn, eight neighbouring values to a lane.
+// One tile of values of a lossless codec, processed by a block in rows of 256 values: a lane has
+// eight neighbouring values of a row.
 
 #include "kernels/cuda/device/block_ops.cuh"
+#include "kernels/cuda/device/quads.cuh"
 #include "kernels/cuda/kv_codec.h"
 
 namespace penstock::cuda {
@@ -11,73 +12,6 @@ namespace penstock::cuda {
 constexpr int kTileWarps = 8;
 constexpr int kTileThreads = kTileWarps * 32;
 constexpr uint32_t kTileRow = 256;
-
-PENSTOCK_DEVICE uint32_t ExponentOf(uint32_t bits) { return bits >> 7 & 0xffu; }
-PENSTOCK_DEVICE uint32_t SignOf(uint32_t bits) { return (bits >> 8 & 0x80u) | (bits & 0x7fu); }
-// The exponent code: 1 .. 15 inside the window above `base`; 0 for exponent 0 and for escapes.
-PENSTOCK_DEVICE uint32_t CodeOf(uint32_t bits, uint32_t base) {
-  const uint32_t code = ExponentOf(bits) - base;
-  return ExponentOf(bits) != 0 && code - 1 < 15 ? code : 0;
-}
-PENSTOCK_DEVICE bool IsEscape(uint32_t bits, uint32_t base) {
-  return ExponentOf(bits) != 0 && ExponentOf(bits) - base - 1 >= 15;
-}
-
-// The same operation on each of the four bytes of a word.
-PENSTOCK_DEVICE uint32_t SubtractBytes(uint32_t a, uint32_t b) {
-  constexpr uint32_t kTop = 0x80808080u;
-  return ((a | kTop) - (b & ~kTop)) ^ ((a ^ ~b) & kTop);
-}
-// Sets the upper bit of the bytes that are not zero; each byte is at most 128.
-PENSTOCK_DEVICE uint32_t NonZeroBytes(uint32_t v) { return (v + 0x7f7f7f7fu) & 0x80808080u; }
-// Sets all bits of the bytes whose upper bit is set; the other bits are zero.
-PENSTOCK_DEVICE uint32_t FillBytes(uint32_t upper) { return (upper << 1) - (upper >> 7); }
-
-// Four neighbouring values, a byte each: sign and mantissa, and exponent.
-struct Quad {
-  uint32_t signs, exponents;
-
-  PENSTOCK_DEVICE static Quad Of(uint32_t first, uint32_t second) {
-    const uint32_t low = Permute(first, second, 0x6420), high = Permute(first, second, 0x7531);
-    return {(high & 0x80808080u) | (low & 0x7f7f7f7fu),
-            (high << 1 & 0xfefefefeu) | (low >> 7 & 0x01010101u)};
-  }
-  // The exponent codes: 1 .. 15 inside the window above the base; 0 for exponent 0 and for escapes.
-  // `bases` has the base in each byte. The difference of exponent 0 is outside the window, because
-  // bases are at most kExponentBaseMax.
-  PENSTOCK_DEVICE uint32_t Codes(uint32_t bases) const {
-    const uint32_t code = SubtractBytes(exponents, bases);
-    return code & ~FillBytes(NonZeroBytes(code >> 4 & 0x0f0f0f0fu));
-  }
-  // Sets the upper bit of the bytes of escapes.
-  PENSTOCK_DEVICE uint32_t Escapes(uint32_t codes) const {
-    const uint32_t inside = NonZeroBytes(codes);
-    const uint32_t some = (exponents & 0x7f7f7f7fu) + 0x7f7f7f7fu;
-    return (some | exponents) & 0x80808080u & ~inside;
-  }
-  // The quad of codes; escapes get exponent 0.
-  PENSTOCK_DEVICE static Quad Join(uint32_t signs, uint32_t codes, uint32_t bases) {
-    return {signs, (codes + bases) & FillBytes(NonZeroBytes(codes))};
-  }
-  // The values as two pairs of bf16.
-  PENSTOCK_DEVICE Words2 Values() const {
-    const uint32_t high = (signs & 0x80808080u) | (exponents >> 1 & 0x7f7f7f7fu);
-    const uint32_t low = (signs & 0x7f7f7f7fu) | (exponents << 7 & 0x80808080u);
-    return {{Permute(low, high, 0x5140), Permute(low, high, 0x7362)}};
-  }
-};
-PENSTOCK_DEVICE uint32_t FourBytes(uint32_t byte) { return byte * 0x01010101u; }
-
-// Eight neighbouring values of one lane.
-struct Octet {
-  Words4 words;
-  PENSTOCK_DEVICE uint32_t bits(int i) const {
-    return i % 2 == 0 ? words.word[i / 2] & 0xffffu : words.word[i / 2] >> 16;
-  }
-  PENSTOCK_DEVICE Quad quad(int i) const {
-    return Quad::Of(words.word[2 * i], words.word[2 * i + 1]);
-  }
-};
 
 struct LosslessTilesParams {
   LosslessParams lossless;
@@ -99,10 +33,6 @@ struct TileView {
     if (At(row) < size) octet.words = *reinterpret_cast<const Words4*>(values + At(row));
     return octet;
   }
-  template <class Call>
-  PENSTOCK_DEVICE void ForOctets(const Call& call) const {
-    for (uint32_t row = ThreadX() / 32; row < rows(); row += kTileWarps) call(Load(row));
-  }
 };
 
 PENSTOCK_DEVICE TileView TileAt(const LosslessParams& p, uint32_t tile, uint32_t tile_elements) {
@@ -110,88 +40,134 @@ PENSTOCK_DEVICE TileView TileAt(const LosslessParams& p, uint32_t tile, uint32_t
   return {p.values + first, left < tile_elements ? left : tile_elements};
 }
 
-// The split of a tile, computed by a block. `shared` has 256 + kTileWarps words.
+// The rows of this warp in a tile of kTile elements: of a block of kWarps, each warp has kCount
+// neighbouring rows.
+template <uint32_t kTile, int kWarps>
+struct WarpRows {
+  static constexpr int kCount = kTile / kTileRow / kWarps, kBlockWarps = kWarps;
+
+  static PENSTOCK_DEVICE uint32_t RowOf(int i) {
+    return static_cast<uint32_t>(ThreadX()) / 32 * kCount + static_cast<uint32_t>(i);
+  }
+};
+
+// The split of a tile, computed by a block from octet(i) of its rows. `shared` has 256 +
+// Rows::kBlockWarps words.
+template <class Rows>
 struct TileSplit {
   uint32_t base = 0, escapes = 0;
   bool stored = false;
 
-  PENSTOCK_DEVICE TileSplit(const TileView& tile, uint32_t* shared) {
+  PENSTOCK_DEVICE TileSplit(const Rows& rows, uint32_t size, uint32_t* shared) : rows_(rows) {
     uint32_t* board = shared + 256;
-    uint32_t max = 0;
-    tile.ForOctets([&](const Octet& octet) {
-      PENSTOCK_UNROLL
-      for (int i = 0; i < 8; ++i) {
-        const uint32_t exponent = ExponentOf(octet.bits(i));
-        max = exponent > max ? exponent : max;
-      }
-    });
-    max = BlockMost<kTileWarps>(max, board);
+    const uint32_t max = BlockMost<Rows::kBlockWarps>(HighestExponent(), board);
     base = max > 15 ? max - 15 : 0;
-    escapes = CountEscapes(tile, board);
-    if (escapes <= tile.size / 32) return;
-    base = BestBase(tile, shared);
-    escapes = CountEscapes(tile, board);
-    stored = escapes > tile.size / 8;
+    escapes = CountEscapes(board);
+    if (escapes <= size / 32) return;
+    base = BestBase(shared);
+    escapes = CountEscapes(board);
+    stored = escapes > size / 8;
   }
 
  private:
-  PENSTOCK_DEVICE uint32_t CountEscapes(const TileView& tile, uint32_t* board) const {
-    uint32_t count = 0;
-    tile.ForOctets([&](const Octet& octet) {
+  // The exponents without their mantissas have the order of the values, and none is NaN.
+  PENSTOCK_DEVICE uint32_t HighestExponent() const {
+    uint32_t most = 0;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < Rows::kCount; ++i) {
+      const Octet octet = rows_.octet(i);
       PENSTOCK_UNROLL
-      for (int i = 0; i < 8; ++i) count += IsEscape(octet.bits(i), base) ? 1 : 0;
-    });
-    return BlockTotal<kTileWarps>(count, board);
+      for (int w = 0; w < 4; ++w) most = MaxBf16(most, octet.words.word[w] & 0x7f807f80u);
+    }
+    return ExponentOf(MaxBf16(most, most >> 16));
+  }
+  PENSTOCK_DEVICE uint32_t CountEscapes(uint32_t* board) const {
+    uint32_t count = 0;
+    PENSTOCK_UNROLL
+    for (int i = 0; i < Rows::kCount; ++i) count += rows_.octet(i).CountEscapes(FourBytes(base));
+    return BlockTotal<Rows::kBlockWarps>(count, board);
   }
   // Returns the window of 15 exponents that holds the most values; the lowest base of equal ones.
-  PENSTOCK_DEVICE static uint32_t BestBase(const TileView& tile, uint32_t* shared) {
-    for (int e = ThreadX(); e < 256; e += kTileThreads) shared[e] = 0;
+  PENSTOCK_DEVICE uint32_t BestBase(uint32_t* shared) const {
+    for (int e = ThreadX(); e < 256; e += Rows::kBlockWarps * 32) shared[e] = 0;
     SyncBlock();
-    tile.ForOctets([&](const Octet& octet) {
+    PENSTOCK_UNROLL
+    for (int row = 0; row < Rows::kCount; ++row) {
+      const Octet octet = rows_.octet(row);
       PENSTOCK_UNROLL
       for (int i = 0; i < 8; ++i) AtomicAdd(&shared[ExponentOf(octet.bits(i))], 1u);
-    });
+    }
     SyncBlock();
     uint32_t inside = 0;
-    const int base = ThreadX();
-    for (int e = base + 1; base <= kExponentBaseMax && e <= base + 15; ++e) inside += shared[e];
+    const int from = ThreadX();
+    for (int e = from + 1; from <= kExponentBaseMax && e <= from + 15; ++e) inside += shared[e];
     // Among windows with equal counts the lower base has the higher rank.
-    const uint32_t rank = base <= kExponentBaseMax ? inside << 8 | (255u - base) : 0u;
-    return 255u - (BlockMost<kTileWarps>(rank, shared + 256) & 255u);
+    const uint32_t rank = from <= kExponentBaseMax ? inside << 8 | (255u - from) : 0u;
+    return 255u - (BlockMost<Rows::kBlockWarps>(rank, shared + 256) & 255u);
+  }
+
+  const Rows& rows_;
+};
+
+// The escapes in a warp's rows, counted on the way and written at the end.
+template <class Rows>
+struct RowEscapes {
+  uint32_t rows = 0;   // bit i: row i of the warp has escapes
+  uint32_t count = 0;  // in this lane
+
+  PENSTOCK_DEVICE void Count(int row, const Octet& octet, uint32_t bases) {
+    const uint32_t more = octet.CountEscapes(bases);
+    count += more;
+    if (Ballot(more != 0) != 0) rows |= 1u << row;
+  }
+
+  // Writes the escapes of a tile to `lists` (aligned to 2 bytes): positions, exponents, and zeros
+  // up to `end`. By a block, with a board.
+  PENSTOCK_DEVICE void Write(const TileView& tile, const KvTile& plan, std::byte* lists,
+                             std::byte* end, uint32_t* board) const {
+    auto* positions = reinterpret_cast<uint16_t*>(lists);
+    auto* exponents = reinterpret_cast<uint8_t*>(lists + 2 * plan.escapes);
+    auto* padding = exponents + plan.escapes;
+    if (ThreadX() < reinterpret_cast<uint8_t*>(end) - padding) padding[ThreadX()] = 0;
+    if (plan.escapes == 0) return;
+    uint32_t total = 0;
+    const uint32_t of_warp = WarpTotal(count);
+    uint32_t before =
+        Shuffle(BlockBefore<Rows::kBlockWarps>(ThreadX() % 32 == 0 ? of_warp : 0, board, total), 0);
+    for (int i = 0; i < Rows::kCount; ++i) {
+      if ((rows >> i & 1u) == 0) continue;
+      const uint32_t row = Rows::RowOf(i);
+      const Octet octet = tile.Load(row);
+      const uint32_t here = octet.CountEscapes(FourBytes(plan.base)), upto = WarpPrefix(here);
+      uint32_t place = before + upto - here;
+      PENSTOCK_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        if (!octet.IsEscape(k, plan.base)) continue;
+        positions[place] = static_cast<uint16_t>(TileView::At(row) + k);
+        exponents[place++] = static_cast<uint8_t>(ExponentOf(octet.bits(k)));
+      }
+      before += Shuffle(upto, 31);
+    }
   }
 };
 
-// Writes the escapes of a tile to `lists` (aligned to 2 bytes): positions, exponents, and zeros up
-// to `end`. By a block, with a board.
-PENSTOCK_DEVICE void WriteEscapes(const TileView& tile, const KvTile& plan, std::byte* lists,
-                                  std::byte* end, uint32_t* board) {
-  auto* positions = reinterpret_cast<uint16_t*>(lists);
-  auto* exponents = reinterpret_cast<uint8_t*>(lists + 2 * plan.escapes);
-  auto* padding = exponents + plan.escapes;
-  if (ThreadX() < reinterpret_cast<uint8_t*>(end) - padding) padding[ThreadX()] = 0;
-  if (plan.escapes == 0) return;
-  uint32_t before = 0;
-  for (uint32_t first = 0; first < tile.rows(); first += kTileWarps) {
-    const uint32_t row = first + ThreadX() / 32;
-    const Octet octet = tile.Load(row);
-    uint32_t count = 0, total = 0;
-    PENSTOCK_UNROLL
-    for (int i = 0; i < 8; ++i) count += IsEscape(octet.bits(i), plan.base) ? 1 : 0;
-    uint32_t place = before + BlockBefore<kTileWarps>(count, board, total);
-    PENSTOCK_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      if (!IsEscape(octet.bits(i), plan.base)) continue;
-      positions[place] = static_cast<uint16_t>(TileView::At(row) + i);
-      exponents[place++] = static_cast<uint8_t>(ExponentOf(octet.bits(i)));
-    }
-    before += total;
-  }
-}
-
-// Copies a stored tile's bytes, which follow its head. By a block.
+// Copies the bytes of a stored tile, which follow its head, by kThreads threads.
+template <int kThreads>
 PENSTOCK_DEVICE void CopyTile(const std::byte* from, std::byte* to, uint32_t size) {
-  for (uint32_t i = ThreadX(); i < size / 8; i += kTileThreads) {
-    reinterpret_cast<Words4*>(to)[i] = reinterpret_cast<const Words4*>(from)[i];
+  constexpr uint32_t kAhead = 4;
+  const uint32_t count = size / 8;
+  for (uint32_t first = ThreadX(); first < count; first += kAhead * kThreads) {
+    Words4 words[kAhead];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kThreads;
+      words[i] = LoadStreaming(from + (at < count ? at : first) * 16);
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kAhead; ++i) {
+      const uint32_t at = first + i * kThreads;
+      if (at < count) Store(to + at * 16, words[i]);
+    }
   }
 }
 
@@ -214,7 +190,9 @@ PENSTOCK_DEVICE KvTile StoredTile(uint32_t size) {
           .base = 0,
           .mode = LosslessMode::kStored};
 }
-PENSTOCK_DEVICE KvTile CodedTile(const TileSplit& split, uint32_t size, uint32_t coded) {
+template <class Rows>
+PENSTOCK_DEVICE KvTile TileOf(const TileSplit<Rows>& split, uint32_t size, uint32_t coded) {
+  if (split.stored) return StoredTile(size);
   return {.offset = 0,
           .bytes = CodedBytes(size, coded, split.escapes),
           .coded = coded,
@@ -223,20 +201,23 @@ PENSTOCK_DEVICE KvTile CodedTile(const TileSplit& split, uint32_t size, uint32_t
           .mode = LosslessMode::kCoded};
 }
 
-// Computes the offsets of the tiles from their sizes, and coded_bytes. One block.
-__global__ void __launch_bounds__(kTileThreads)
+constexpr int kPlaceWarps = 32;
+constexpr int kPlaceThreads = kPlaceWarps * 32;
+
+// Computes the offsets of the tiles from their sizes, and coded_bytes. Each block adds up the sizes
+// of all tiles before its own. Grid: tiles / kPlaceThreads.
+__global__ void __launch_bounds__(kPlaceThreads)
     PlaceTilesKernel(const __grid_constant__ LosslessTilesParams p) {
   auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
-  uint32_t before = 0;
-  for (uint32_t first = 0; first < p.tiles; first += kTileThreads) {
-    const uint32_t tile = first + ThreadX();
-    uint32_t total = 0;
-    const uint32_t bytes = tile < p.tiles ? p.lossless.tiles[tile].bytes : 0;
-    const uint32_t offset = before + BlockBefore<kTileWarps>(bytes, board, total);
-    if (tile < p.tiles) p.lossless.tiles[tile].offset = offset;
-    before += total;
-  }
-  if (ThreadX() == 0) p.lossless.result->coded_bytes = before;
+  KvTile* tiles = p.lossless.tiles;
+  const uint32_t own = BlockX() * kPlaceThreads, mine = own + ThreadX();
+  uint32_t before = 0, total = 0;
+  for (uint32_t tile = ThreadX(); tile < own; tile += kPlaceThreads) before += tiles[tile].bytes;
+  before = BlockTotal<kPlaceWarps>(before, board);
+  const uint32_t bytes = mine < p.tiles ? tiles[mine].bytes : 0;
+  const uint32_t offset = before + BlockBefore<kPlaceWarps>(bytes, board, total);
+  if (mine < p.tiles) tiles[mine].offset = offset;
+  if (mine + 1 == p.tiles) p.lossless.result->coded_bytes = offset + bytes;
 }
 
 // True if the encoder's payload is smaller than the raw bytes; only then there is room for it.

@@ -77,7 +77,7 @@ constexpr uint32_t kRansRingWords = 512;
 constexpr int kRansDecodeShared = kRansSlots * 4 + kRansRingWords * 2;
 
 // Decodes untrusted words through a ring in shared memory that is refilled with 256 words at a
-// time.
+// time, which have been loaded before.
 struct RansDecoder {
   const uint32_t* slots;
   uint16_t* ring;          // [kRansRingWords]
@@ -85,6 +85,10 @@ struct RansDecoder {
   uint32_t words;          // number of words
   uint32_t state[2];
   uint32_t loaded = 0, read = 0;
+  uint16_t next[8] = {};  // the words from `loaded` on, of this lane
+
+  // Loads the first words. Must be called before Step.
+  PENSTOCK_DEVICE void Start() { LoadNext(); }
 
   // Returns in all lanes whether every state is in its range.
   PENSTOCK_DEVICE bool HasStates() const {
@@ -106,8 +110,9 @@ struct RansDecoder {
       symbol[h] = entry & 255u;
       state[h] = (entry >> 8 & 255u) * (state[h] >> 8) + (entry >> 16);
       low[h] = state[h] < kRansLow;
-      ballot[h] = Ballot(low[h]);
     }
+    PENSTOCK_UNROLL
+    for (int h = 0; h < 2; ++h) ballot[h] = Ballot(low[h]);
     const uint32_t first = CountBits(ballot[0]), total = first + CountBits(ballot[1]);
     if (total > words - read) return false;
     PENSTOCK_UNROLL
@@ -129,11 +134,18 @@ struct RansDecoder {
   PENSTOCK_DEVICE void Refill() {
     PENSTOCK_UNROLL
     for (uint32_t i = 0; i < 8; ++i) {
-      const uint32_t at = loaded + i * 32 + ThreadX() % 32;
-      ring[at % kRansRingWords] = at < words ? source[at] : uint16_t{0};
+      ring[(loaded + i * 32 + ThreadX() % 32) % kRansRingWords] = next[i];
     }
     loaded += 256;
+    LoadNext();
     SyncWarp();
+  }
+  PENSTOCK_DEVICE void LoadNext() {
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < 8; ++i) {
+      const uint32_t at = loaded + i * 32 + ThreadX() % 32;
+      next[i] = at < words ? source[at] : uint16_t{0};
+    }
   }
 };
 

@@ -79,8 +79,12 @@ struct RowSampler {
   uint64_t cutoff = ~uint64_t{0};
   double limit = kBuckets;
   int listed_bucket = -1;
+  int barred = 0;  // of row.barred_ids; 0 while the row is read as it is
 
   PENSTOCK_DEVICE float Logit(uint32_t id) const {
+    for (int i = 0; i < barred; ++i) {
+      if (row.barred_ids[i] == id) return -INFINITY;
+    }
     const float x = logits[id];
     return x > 3.402823466e38f ? 3.402823466e38f : x;
   }
@@ -98,6 +102,7 @@ struct RowSampler {
     }
     PENSTOCK_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, ShuffleXor(top, mask));
+    SyncBlock();  // all threads have read what an earlier call left
     if (ThreadX() % 32 == 0) shared.partial[ThreadX() / 32] = top;
     SyncBlock();
     for (int w = 0; w < kSampleThreads / 32; ++w) top = fmaxf(top, shared.partial[w]);
@@ -347,7 +352,11 @@ __global__ void __launch_bounds__(kSampleThreads)
   SampledRow result{.id = 0, .logit = 0, .max = sampler.max, .total_mass = 0};
   if (sampler.max > -INFINITY) {
     result.total_mass = sampler.TotalMass(kOctaveSteps * 1.44269504088896340736);
-    if (sampler.row.steepness == 0) {
+    sampler.barred = row.barred;
+    if (row.barred > 0) sampler.FindMax();
+    if (sampler.max == -INFINITY) {
+      result.id = 0;
+    } else if (sampler.row.steepness == 0) {
       result.id = sampler.Greedy();
     } else {
       sampler.FillHistogram();

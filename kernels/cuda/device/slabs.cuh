@@ -78,9 +78,9 @@ struct SlabRows {
   }
   // The next rows of the arena.
   PENSTOCK_DEVICE void InArena(uint32_t row, std::byte* (&at)[kSlabAhead]) {
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kSlabAhead; ++i) at[i] = piece + i * kCrcRowBytes;
     if (row >= padding && within + (kSlabAhead - 1) * kCrcRowBytes < slab.piece_bytes) {
+      PENSTOCK_UNROLL
+      for (uint32_t i = 0; i < kSlabAhead; ++i) at[i] = piece + i * kCrcRowBytes;
       return Advance(kSlabAhead * kCrcRowBytes);
     }
     PENSTOCK_UNROLL

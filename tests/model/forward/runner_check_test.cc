@@ -116,9 +116,9 @@ TEST_F(RunnerCheckTest, LogitsThatAreOff) {
 // Other kernels compute many rows, and attention over many tokens.
 TEST_F(RunnerCheckTest, MistakesOfLargeStepsAndLongHistoriesShow) {
   const auto rows = [](const StepArgs& args) {
-    size_t rows = 0;
-    for (const SequenceStep& sequence : args.sequences) rows += sequence.tokens.size();
-    return rows;
+    size_t all = 0;
+    for (const SequenceStep& sequence : args.sequences) all += sequence.tokens.size();
+    return all;
   };
   EXPECT_THAT(Fault([&](const StepArgs& args) {
                 if (rows(args) > 65) args.logits.data[0] += 1e3f;
@@ -132,8 +132,10 @@ TEST_F(RunnerCheckTest, MistakesOfLargeStepsAndLongHistoriesShow) {
               HasSubstr("off the CPU's"));
   EXPECT_THAT(Fault([&](const StepArgs& args) {
                 if (rows(args) < 600) return;
-                for (const uint32_t block : args.sequences[1].blocks) {  // forgets them
-                  std::memset(args.kv.Block(block), 0, args.kv.layout.PayloadBytes());
+                for (const int forgotten : {1, 2}) {  // 256 tokens
+                  for (const uint32_t block : args.sequences[forgotten].blocks) {
+                    std::memset(args.kv.Block(block), 0, args.kv.layout.PayloadBytes());
+                  }
                 }
               }),
               HasSubstr("off the CPU's"));

@@ -45,11 +45,12 @@ class LastTokenRunner final : public ModelRunner {
   int64_t rows = 0;  // of logits, since the start
 
  private:
-  static DrawnToken DrawOf(std::vector<float> logits, const DrawSpec& draw) {
-    DrawnToken drawn{.id = DrawToken(logits, draw)};
-    drawn.logit = logits[drawn.id];
-    drawn.max = MaxLogit(logits);
+  static DrawnToken DrawOf(const std::vector<float>& logits, const DrawSpec& draw) {
+    DrawnToken drawn{.max = MaxLogit(logits)};
     drawn.total_mass = TotalMass(Softmax::At(drawn.max, 1.0), logits);
+    std::vector<float> own = logits;
+    drawn.id = DrawToken(own, draw);
+    drawn.logit = logits[drawn.id];
     return drawn;
   }
   const bool draws_;
@@ -64,6 +65,7 @@ std::vector<SamplingParams> Params() {
           {.repetition_penalty = 1.2f, .seed = 5},
           {.presence_penalty = 0.5f, .seed = 6},
           {.seed = 7, .stop_token_ids = {1, 2}, .min_tokens = 3},
+          {.temperature = 0, .stop_token_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9}, .min_tokens = 2},
           {.seed = 8, .top_logprobs = 3}};
 }
 
@@ -100,9 +102,9 @@ std::vector<Answer> Answers(LastTokenRunner& runner) {
 TEST(StepOutputs, AreTheSameWhoeverDraws) {
   LastTokenRunner host(false), device(true);
   EXPECT_EQ(Answers(host), Answers(device));
-  EXPECT_EQ(host.rows, 4 * 9);
-  // Six need theirs, and one of them only up to min_tokens.
-  EXPECT_EQ(device.rows, 4 * 6 - 1);
+  EXPECT_EQ(host.rows, 4 * 10);
+  // Five need theirs, and one with more stop tokens than a draw takes does before min_tokens.
+  EXPECT_EQ(device.rows, 4 * 5 + 2);
 }
 
 TEST(StepOutputs, AStepMayWantNothing) {

@@ -1,6 +1,6 @@
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/device/narrow_attention.cuh"
-#include "kernels/cuda/device/wide_attention.cuh"
+#include "kernels/cuda/device/attention/narrow_attention.cuh"
+#include "kernels/cuda/device/attention/wide_attention.cuh"
 #include "kernels/cuda/for_codes.h"
 
 namespace penstock::cuda {

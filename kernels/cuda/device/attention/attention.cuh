@@ -8,9 +8,12 @@
 // sum of its own for every kSplitTokens tokens; splits merged in ascending order. Wide tiles (many
 // rows, one block walks all splits) and narrow ones (few rows, one block for each split) differ
 // only in who does what, so that their bits are equal.
+//
+// This room, kernels/cuda/device/attention, has the attention kernels. It may use kernels/cuda and
+// kernels/cuda/device.
 
 #include "kernels/cuda/attention_params.h"
-#include "kernels/cuda/device/kv_tile.cuh"
+#include "kernels/cuda/device/attention/kv_tile.cuh"
 
 namespace penstock::cuda {
 

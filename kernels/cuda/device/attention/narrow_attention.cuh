@@ -3,7 +3,7 @@
 // Attention of few rows, as decode steps have them: one block for each split, and a second kernel
 // that merges the splits.
 
-#include "kernels/cuda/device/attention.cuh"
+#include "kernels/cuda/device/attention/attention.cuh"
 
 namespace penstock::cuda {
 

@@ -3,7 +3,7 @@
 // Attention of many rows: a block walks all splits of its rows, and merges each into sums that it
 // keeps in memory between splits, because registers hold only those of one split.
 
-#include "kernels/cuda/device/attention.cuh"
+#include "kernels/cuda/device/attention/attention.cuh"
 
 namespace penstock::cuda {
 
