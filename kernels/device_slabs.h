@@ -40,11 +40,17 @@ class DeviceSlabs {
   virtual std::byte* AllocatePinned(size_t bytes) = 0;
   virtual void FreePinned(std::byte* memory, size_t bytes) = 0;
 
-  // Copies the pieces from the pages into `slab` and computes the checksum in the same pass. Blocks
-  // the calling thread (it sleeps) until the slab is complete, and returns its CRC32C.
-  virtual uint32_t Gather(const Pieces& pieces, std::byte* slab) = 0;
-  // As Gather, and copies the slab to page-locked memory, with one wait for both.
-  virtual uint32_t GatherToHost(const Pieces& pieces, std::byte* slab, std::byte* pinned) = 0;
+  // One slab to be gathered from pages.
+  struct Gathering {
+    Pieces pieces;
+    std::byte* slab = nullptr;
+    std::byte* pinned = nullptr;  // page-locked memory for a copy of the slab; null: no copy
+    uint32_t crc = 0;             // result: CRC32C of the slab
+  };
+  // Copies pieces into slabs, and computes the checksums in the same pass. Blocks the calling
+  // thread (it sleeps) until all are complete, with one wait for up to gathered_at_once() of them.
+  virtual void Gather(std::span<Gathering> slabs) = 0;
+  virtual size_t gathered_at_once() const = 0;
   // Copies the slab to page-locked memory. Blocks as Gather does.
   virtual void ReadSlab(std::span<const std::byte> slab, std::byte* pinned) = 0;
 

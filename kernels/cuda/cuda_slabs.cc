@@ -11,8 +11,10 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr size_t kUnit = 16;        // granularity of MoveSlab and of checksums, in bytes
-constexpr size_t kTasksAtOnce = 4;  // most tasks that share one wait
+constexpr size_t kUnit = 16;  // granularity of MoveSlab and of checksums, in bytes
+// Most tasks that share one wait: a wait takes longer than a slab's work, above all when two
+// processes share a GPU and take turns.
+constexpr size_t kTasksAtOnce = 16;
 
 size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
 
@@ -43,15 +45,21 @@ absl::StatusOr<CudaSlabs::LaunchBuffers> CudaSlabs::CreateBuffers() const {
   return buffers;
 }
 
-absl::Status CudaSlabs::Open() {
+absl::StatusOr<std::vector<CudaSlabs::LaunchBuffers>> CudaSlabs::CreateAllBuffers() const {
+  std::vector<LaunchBuffers> all;
   for (size_t i = 0; i < kTasksAtOnce; ++i) {
     ASSIGN_OR_RETURN(LaunchBuffers buffers, CreateBuffers());
-    buffers_.push_back(std::move(buffers));
+    all.push_back(std::move(buffers));
   }
+  return all;
+}
+
+absl::Status CudaSlabs::Open() {
+  ASSIGN_OR_RETURN(buffers_, CreateAllBuffers());
   {
     MutexLock lock(gather_mutex_);
-    ASSIGN_OR_RETURN(gather_buffers_, CreateBuffers());
-    gather_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
+    ASSIGN_OR_RETURN(gather_buffers_, CreateAllBuffers());
+    gather_ = {.stream = CreateStream(/*high_priority=*/true), .done = CreateSleepyEvent()};
   }
   lane_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
   RETURN_IF_ERROR(TakeStatus("streams for slabs of KV"));
@@ -158,17 +166,32 @@ void CudaSlabs::Await(const Lane& lane, const char* what) {
   PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), "");
 }
 
-uint32_t CudaSlabs::GatherToHost(const Pieces& pieces, std::byte* slab, std::byte* pinned) {
+size_t CudaSlabs::gathered_at_once() const { return kTasksAtOnce; }
+
+void CudaSlabs::Gather(std::span<Gathering> slabs) {
   device_.Select();
-  const Task task{.pages = {pieces.pages.begin(), pieces.pages.end()},
-                  .offset = pieces.offset,
-                  .bytes = pieces.bytes,
-                  .slab = slab,
-                  .pinned = pinned};
   MutexLock lock(gather_mutex_);
-  Enqueue(task, gather_buffers_, gather_.stream);
+  while (!slabs.empty()) {
+    const auto some = slabs.first(std::min(slabs.size(), kTasksAtOnce));
+    GatherSome(some);
+    slabs = slabs.subspan(some.size());
+  }
+}
+
+void CudaSlabs::GatherSome(std::span<Gathering> slabs) {
+  std::vector<Task> tasks;
+  for (const Gathering& one : slabs) {
+    tasks.push_back({.pages = {one.pieces.pages.begin(), one.pieces.pages.end()},
+                     .offset = one.pieces.offset,
+                     .bytes = one.pieces.bytes,
+                     .slab = one.slab,
+                     .pinned = one.pinned});
+    Enqueue(tasks.back(), gather_buffers_[tasks.size() - 1], gather_.stream);
+  }
   Await(gather_, "gathering KV pages");
-  return ChecksumOf(task, gather_buffers_);
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    slabs[i].crc = ChecksumOf(tasks[i], gather_buffers_[i]);
+  }
 }
 
 void CudaSlabs::ReadSlab(std::span<const std::byte> slab, std::byte* pinned) {

@@ -85,10 +85,9 @@ class ArenaStaging final : public StagingOwner {
   StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_) { return AcquireIn(arena_.data(), bytes); }
   // The same, but the buffer is in the mirror.
   StagingBuffer AcquireMirrored(size_t bytes) EXCLUDES(mutex_) { return AcquireIn(mirror_, bytes); }
-  // The piece of the arena that belongs to a piece of the mirror.
-  std::byte* MirrorToArena(std::byte* mirrored) const {
-    return arena_.data() + (mirrored - mirror_);
-  }
+  // The piece of one that belongs to a piece of the other.
+  std::byte* MirrorToArena(std::byte* piece) const { return arena_.data() + (piece - mirror_); }
+  std::byte* ArenaToMirror(std::byte* piece) const { return mirror_ + (piece - arena_.data()); }
   size_t used() const EXCLUDES(mutex_);  // bytes, in either
   size_t size() const { return arena_.size(); }
 

@@ -38,9 +38,8 @@ class GpuArena {
   const ArenaStaging& staging() const { return staging_; }
   bool mirrored() const { return mirror_ != nullptr; }
 
-  // As SlabMemory::Pack; with a copy of the payload in `pinned` unless that is null.
-  void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-            std::byte* pinned, SlabHeader& header);
+  // As SlabMemory::Pack; with a copy of each payload at the same place of the mirror if `mirrored`.
+  void Pack(std::span<const SlabPacking> slabs, bool mirrored);
   // The raw bytes of a landed slab whose payload has the checksum `crc`.
   absl::StatusOr<std::span<const std::byte>> Verified(const LandedSlab& slab, uint32_t crc);
   DeviceSlabs::Pieces PiecesOf(const SlabHeader& header, std::span<const uint32_t> blocks) const {
@@ -52,8 +51,7 @@ class GpuArena {
   }
 
  private:
-  void Encode(const KvCodecSpec& codec, uint32_t sequence_blocks, std::span<std::byte> slab,
-              SlabHeader& header);
+  void Encode(const SlabPacking& packing);
   absl::Status Decode(const LandedSlab& slab, std::span<const std::byte> payload,
                       std::span<std::byte> raw);
 
@@ -66,28 +64,39 @@ class GpuArena {
   ArenaStaging staging_;
 };
 
-void GpuArena::Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-                    std::byte* pinned, SlabHeader& header) {
-  PENSTOCK_CHECK(Takes(codec, slab.size()));
-  const DeviceSlabs::Pieces pieces = PiecesOf(header, source.blocks);
-  PENSTOCK_CHECK_EQ(pieces.total(), slab.size());
-  if (codec.codec == KvCodec::kRaw && pinned != nullptr) {
-    header.payload_crc = slabs_.GatherToHost(pieces, slab.data(), pinned);
-    return;
+// A raw slab is copied to the mirror as it is gathered, an encoded one afterwards.
+void GpuArena::Pack(std::span<const SlabPacking> slabs, bool mirrored) {
+  std::vector<DeviceSlabs::Gathering> gathered;
+  for (const SlabPacking& one : slabs) {
+    PENSTOCK_CHECK(Takes(one.codec, one.slab.size()));
+    const DeviceSlabs::Pieces pieces = PiecesOf(*one.header, one.source.blocks);
+    PENSTOCK_CHECK_EQ(pieces.total(), one.slab.size());
+    const bool copied = mirrored && one.codec.codec == KvCodec::kRaw;
+    gathered.push_back({.pieces = pieces,
+                        .slab = one.slab.data(),
+                        .pinned = copied ? staging_.ArenaToMirror(one.slab.data()) : nullptr});
   }
-  header.payload_crc = slabs_.Gather(pieces, slab.data());
-  if (codec.codec == KvCodec::kRaw) return;
-  Encode(codec, source.sequence_blocks, slab, header);
-  if (pinned != nullptr) slabs_.ReadSlab(slab.first(header.payload_bytes), pinned);
+  slabs_.Gather(gathered);
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    const SlabPacking& one = slabs[i];
+    one.header->payload_crc = gathered[i].crc;
+    if (one.codec.codec == KvCodec::kRaw) continue;
+    Encode(one);
+    if (mirrored) {
+      slabs_.ReadSlab(one.slab.first(one.header->payload_bytes),
+                      staging_.ArenaToMirror(one.slab.data()));
+    }
+  }
 }
 
 // A slab that the coder does not support, or does not make smaller, stays raw.
-void GpuArena::Encode(const KvCodecSpec& codec, uint32_t sequence_blocks, std::span<std::byte> slab,
-                      SlabHeader& header) {
-  const auto used = coder_->Encode(codec, RunOfSlab(layout_, header, sequence_blocks), slab);
+void GpuArena::Encode(const SlabPacking& packing) {
+  SlabHeader& header = *packing.header;
+  const auto used = coder_->Encode(
+      packing.codec, RunOfSlab(layout_, header, packing.source.sequence_blocks), packing.slab);
   PENSTOCK_CHECK(!absl::IsInternal(used.status()), "a GPU that fails has lost its pages");
-  if (!used.ok() || *used == slab.size()) return;
-  const auto crc = coder_->Checksum(slab.first(*used));
+  if (!used.ok() || *used == packing.slab.size()) return;
+  const auto crc = coder_->Checksum(packing.slab.first(*used));
   PENSTOCK_CHECK(crc.ok(), "a GPU that fails has lost its pages");
   header.codec = SlabCodec::kEncoded;
   header.payload_bytes = static_cast<uint32_t>(*used);
@@ -129,10 +138,10 @@ class DeviceSlabMemory final : public SlabMemory {
   size_t used() const override { return arena_->staging().used(); }
   size_t budget() const override { return arena_->staging().size(); }
 
-  void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-            SlabHeader& header) override {
-    arena_->Pack(codec, source, slab, /*pinned=*/nullptr, header);
+  void Pack(std::span<const SlabPacking> slabs) override {
+    arena_->Pack(slabs, /*mirrored=*/false);
   }
+  size_t packed_at_once() const override { return arena_->slabs().gathered_at_once(); }
   void Verify(LandedSlab slab, OnVerified done) override {
     const std::span<const std::byte> payload(slab.data, slab.header.payload_bytes);
     arena_->slabs().Sum(
@@ -165,11 +174,14 @@ class MirroredSlabMemory final : public SlabMemory {
   size_t used() const override { return device_.used(); }
   size_t budget() const override { return device_.budget(); }
 
-  void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-            SlabHeader& header) override {
-    arena_->Pack(codec, source, {arena_->staging().MirrorToArena(slab.data()), slab.size()},
-                 slab.data(), header);
+  void Pack(std::span<const SlabPacking> slabs) override {
+    std::vector<SlabPacking> on_gpu(slabs.begin(), slabs.end());
+    for (SlabPacking& one : on_gpu) {
+      one.slab = {arena_->staging().MirrorToArena(one.slab.data()), one.slab.size()};
+    }
+    arena_->Pack(on_gpu, /*mirrored=*/true);
   }
+  size_t packed_at_once() const override { return device_.packed_at_once(); }
   void Verify(LandedSlab slab, OnVerified done) override {
     const std::byte* const pinned = slab.data;
     slab.data = arena_->staging().MirrorToArena(slab.data);

@@ -61,8 +61,11 @@ class SlabMemoryTest : public testing::Test {
   Packed Pack(SlabMemory& memory, const KvCodecSpec& codec) {
     Packed packed{.header = header_};
     const StagingBuffer buffer = memory.Acquire(header_.raw_bytes);
-    memory.Pack(codec, {.blocks = kFrom, .sequence_blocks = kBlocks},
-                {buffer.data(), header_.raw_bytes}, packed.header);
+    const SlabPacking packing{.codec = codec,
+                              .source = {.blocks = kFrom, .sequence_blocks = kBlocks},
+                              .slab = {buffer.data(), header_.raw_bytes},
+                              .header = &packed.header};
+    memory.Pack({&packing, 1});
     const std::byte* seen = cuda::emulator::SeenByHardware(buffer.data());
     packed.payload.assign(seen, seen + packed.header.payload_bytes);
     return packed;

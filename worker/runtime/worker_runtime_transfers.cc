@@ -15,6 +15,8 @@ namespace {
 // A GPU encodes and decodes slabs up to this size. Larger ones, of models with large layers, are
 // encoded by the host.
 constexpr size_t kGpuCodecBytes = size_t{4} << 20;
+// Pending slabs of a handoff that GPUs pack and check: these work on many at a time.
+constexpr size_t kGpuPutsMax = 16;
 
 // The lossless codecs and those of `lossy`, with their rates on this machine.
 std::vector<KvCodecRates> MeasuredCodecs(const LossyKv& lossy) {
@@ -101,6 +103,7 @@ absl::Status WorkerRuntime::StartSender() {
   options.on_step = options_.on_send_step;
   options.device_slabs = gpu_outgoing_.device.get();
   options.mirrored_slabs = gpu_outgoing_.mirrored.get();
+  if (options.device_slabs != nullptr) options.puts_max = kGpuPutsMax;
   if (options_.wire_codec == "auto") {
     options.choices = MeasuredCodecs(*lossy_);
   } else {
