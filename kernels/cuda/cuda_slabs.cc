@@ -1,5 +1,7 @@
 #include "kernels/cuda/cuda_slabs.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -9,8 +11,10 @@
 namespace penstock::cuda {
 namespace {
 
-constexpr size_t kUnit = 16;        // granularity of MoveSlab and of checksums, in bytes
-constexpr size_t kTasksAtOnce = 4;  // most tasks that share one wait
+constexpr size_t kUnit = 16;  // granularity of MoveSlab and of checksums, in bytes
+// Most tasks that share one wait: a wait takes longer than a slab's work, above all when two
+// processes share a GPU and take turns.
+constexpr size_t kTasksAtOnce = 16;
 
 size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
 
@@ -41,15 +45,21 @@ absl::StatusOr<CudaSlabs::LaunchBuffers> CudaSlabs::CreateBuffers() const {
   return buffers;
 }
 
-absl::Status CudaSlabs::Open() {
+absl::StatusOr<std::vector<CudaSlabs::LaunchBuffers>> CudaSlabs::CreateAllBuffers() const {
+  std::vector<LaunchBuffers> all;
   for (size_t i = 0; i < kTasksAtOnce; ++i) {
     ASSIGN_OR_RETURN(LaunchBuffers buffers, CreateBuffers());
-    buffers_.push_back(std::move(buffers));
+    all.push_back(std::move(buffers));
   }
+  return all;
+}
+
+absl::Status CudaSlabs::Open() {
+  ASSIGN_OR_RETURN(buffers_, CreateAllBuffers());
   {
     MutexLock lock(gather_mutex_);
-    ASSIGN_OR_RETURN(gather_buffers_, CreateBuffers());
-    gather_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
+    ASSIGN_OR_RETURN(gather_buffers_, CreateAllBuffers());
+    gather_ = {.stream = CreateStream(/*high_priority=*/true), .done = CreateSleepyEvent()};
   }
   lane_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
   RETURN_IF_ERROR(TakeStatus("streams for slabs of KV"));
@@ -87,6 +97,26 @@ void CudaSlabs::Free(std::byte* memory, size_t bytes) {
   FreeForWires(memory, bytes);
 }
 
+// Mapped, then locked: memory of the driver's own allocator is not certain to be readable by
+// another process.
+std::byte* CudaSlabs::AllocatePinned(size_t bytes) {
+  device_.Select();
+  void* const memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  madvise(memory, bytes, MADV_HUGEPAGE);  // advice; failure is ignored
+  if (PinHost(memory, bytes)) return static_cast<std::byte*>(memory);
+  TakeError();  // The caller reports it.
+  munmap(memory, bytes);
+  return nullptr;
+}
+
+void CudaSlabs::FreePinned(std::byte* memory, size_t bytes) {
+  device_.Select();
+  UnpinHost(memory);
+  munmap(memory, bytes);
+}
+
 void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const {
   const size_t ids_bytes = task.pages.size() * sizeof(uint32_t);
   PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
@@ -94,6 +124,9 @@ void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* st
   const bool sums = !task.scatter;
   const size_t summed = Summed(task.total()), tail = task.total() - summed;
   PENSTOCK_CHECK(tail == 0 || task.pages.empty());
+  if (task.pinned != nullptr && task.pages.empty()) {
+    CopyToDevice(task.slab, task.pinned, task.total(), stream);
+  }
   std::copy(task.pages.begin(), task.pages.end(), buffers.host_ids.as<uint32_t>());
   CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, stream);
   const SlabParams params{
@@ -107,6 +140,9 @@ void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* st
       .partials = sums ? buffers.partials.as<uint32_t>() : nullptr,
       .scatter = task.scatter};
   if (summed > 0) MoveSlab(params, options_.processors, stream);
+  if (task.pinned != nullptr && !task.pages.empty()) {
+    CopyToHost(task.pinned, task.slab, task.total(), stream);
+  }
   if (!sums) return;
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
   CopyToHost(buffers.host_partials.as<void>(), buffers.partials.as<void>(),
@@ -130,16 +166,47 @@ void CudaSlabs::Await(const Lane& lane, const char* what) {
   PENSTOCK_CHECK_EQ(Message(TakeStatus(what)), "");
 }
 
-uint32_t CudaSlabs::Gather(const Pieces& pieces, std::byte* slab) {
+size_t CudaSlabs::gathered_at_once() const { return kTasksAtOnce; }
+
+void CudaSlabs::Gather(std::span<Gathering> slabs) {
   device_.Select();
-  const Task task{.pages = {pieces.pages.begin(), pieces.pages.end()},
-                  .offset = pieces.offset,
-                  .bytes = pieces.bytes,
-                  .slab = slab};
   MutexLock lock(gather_mutex_);
-  Enqueue(task, gather_buffers_, gather_.stream);
+  while (!slabs.empty()) {
+    const auto some = slabs.first(std::min(slabs.size(), kTasksAtOnce));
+    GatherSome(some);
+    slabs = slabs.subspan(some.size());
+  }
+}
+
+void CudaSlabs::GatherSome(std::span<Gathering> slabs) {
+  std::vector<Task> tasks;
+  for (const Gathering& one : slabs) {
+    tasks.push_back({.pages = {one.pieces.pages.begin(), one.pieces.pages.end()},
+                     .offset = one.pieces.offset,
+                     .bytes = one.pieces.bytes,
+                     .slab = one.slab,
+                     .pinned = one.pinned});
+    Enqueue(tasks.back(), gather_buffers_[tasks.size() - 1], gather_.stream);
+  }
   Await(gather_, "gathering KV pages");
-  return ChecksumOf(task, gather_buffers_);
+  for (size_t i = 0; i < slabs.size(); ++i) {
+    slabs[i].crc = ChecksumOf(tasks[i], gather_buffers_[i]);
+  }
+}
+
+void CudaSlabs::ReadSlab(std::span<const std::byte> slab, std::byte* pinned) {
+  device_.Select();
+  MutexLock lock(gather_mutex_);
+  CopyToHost(pinned, slab.data(), slab.size(), gather_.stream);
+  Await(gather_, "copying a slab of KV");
+}
+
+void CudaSlabs::SumFromHost(const std::byte* pinned, std::span<std::byte> slab,
+                            std::function<void(uint32_t crc)> done) {
+  Add({.bytes = slab.size(),
+       .slab = slab.data(),
+       .pinned = const_cast<std::byte*>(pinned),  // a sum only reads it
+       .done = std::move(done)});
 }
 
 void CudaSlabs::Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) {

@@ -14,7 +14,8 @@ namespace penstock::cuda {
 
 // DeviceSlabs on CUDA. Gather runs on one stream and blocks its caller. Sum and Scatter run on a
 // second stream; a thread of this object waits for several of them at a time. Both streams run
-// beside compute. Thread-safe.
+// beside compute, on few processors; that of Gather goes first, because KV that leaves late delays
+// an answer, and compute fills a GPU. Thread-safe.
 class CudaSlabs final : public DeviceSlabs {
  public:
   struct Options {
@@ -32,9 +33,16 @@ class CudaSlabs final : public DeviceSlabs {
   size_t slab_bytes_max() const override { return options_.slab_bytes_max; }
   std::byte* Allocate(size_t bytes) override;
   void Free(std::byte* memory, size_t bytes) override;
-  uint32_t Gather(const Pieces& pieces, std::byte* slab) override EXCLUDES(gather_mutex_);
+  std::byte* AllocatePinned(size_t bytes) override;
+  void FreePinned(std::byte* memory, size_t bytes) override;
+  void Gather(std::span<Gathering> slabs) override EXCLUDES(gather_mutex_);
+  size_t gathered_at_once() const override;
+  void ReadSlab(std::span<const std::byte> slab, std::byte* pinned) override
+      EXCLUDES(gather_mutex_);
   void Sum(std::span<const std::byte> slab, std::function<void(uint32_t crc)> done) override
       EXCLUDES(mutex_);
+  void SumFromHost(const std::byte* pinned, std::span<std::byte> slab,
+                   std::function<void(uint32_t crc)> done) override EXCLUDES(mutex_);
   void Scatter(const Pieces& pieces, const std::byte* slab, std::function<void()> done) override
       EXCLUDES(mutex_);
   void Drain() override EXCLUDES(mutex_);
@@ -54,6 +62,7 @@ class CudaSlabs final : public DeviceSlabs {
     size_t offset = 0;
     size_t bytes = 0;  // bytes of each page; for a sum, of the slab
     std::byte* slab = nullptr;
+    std::byte* pinned = nullptr;  // for a gather, a copy of the slab; for a sum, its source
     bool scatter = false;
     std::function<void(uint32_t crc)> done = {};
 
@@ -63,10 +72,12 @@ class CudaSlabs final : public DeviceSlabs {
   CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options)
       : device_(device), pages_(pages), options_(options) {}
   absl::StatusOr<LaunchBuffers> CreateBuffers() const;
+  absl::StatusOr<std::vector<LaunchBuffers>> CreateAllBuffers() const;
   absl::Status Open();
   void Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const;
   static uint32_t ChecksumOf(const Task& task, const LaunchBuffers& buffers);
   static void Await(const Lane& lane, const char* what);
+  void GatherSome(std::span<Gathering> slabs) REQUIRES(gather_mutex_);
   void Add(Task task) EXCLUDES(mutex_);
   std::vector<Task> NextTasks() EXCLUDES(mutex_);
   void Run() EXCLUDES(mutex_);
@@ -77,7 +88,7 @@ class CudaSlabs final : public DeviceSlabs {
 
   Mutex gather_mutex_;  // serialises gathers
   Lane gather_ GUARDED_BY(gather_mutex_);
-  LaunchBuffers gather_buffers_ GUARDED_BY(gather_mutex_);
+  std::vector<LaunchBuffers> gather_buffers_ GUARDED_BY(gather_mutex_);
 
   Lane lane_;  // used by thread_ only
   std::vector<LaunchBuffers> buffers_;

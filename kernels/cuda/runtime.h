@@ -33,6 +33,9 @@ void ReleaseImport(void* p, size_t bytes);
 // Page-locked host memory, so that copies run beside the host. nullptr if there is none left.
 void* AllocatePinned(size_t bytes);
 void FreePinned(void* p);
+// Locks pages that the caller has mapped, as AllocatePinned does its own. False on failure.
+bool PinHost(void* p, size_t bytes);
+void UnpinHost(void* p);
 
 // Enqueue a copy. Host memory must stay unchanged until the stream has passed the copy; with
 // pageable memory the call itself returns only when the memory has been read or written.

@@ -117,7 +117,8 @@ void HandoffStaging::TrimIdle() {
   idle_.erase(idle_.begin(), last);
 }
 
-ArenaStaging::ArenaStaging(std::span<std::byte> arena) : arena_(arena) {
+ArenaStaging::ArenaStaging(std::span<std::byte> arena, std::byte* mirror)
+    : arena_(arena), mirror_(mirror) {
   MutexLock lock(mutex_);
   if (!arena_.empty()) free_[0] = arena_.size();
 }
@@ -127,7 +128,7 @@ ArenaStaging::~ArenaStaging() {
   PENSTOCK_CHECK_EQ(used_, 0u);
 }
 
-StagingBuffer ArenaStaging::Acquire(size_t bytes) {
+StagingBuffer ArenaStaging::AcquireIn(std::byte* base, size_t bytes) {
   const size_t size = (std::max(bytes, kPage) + kPage - 1) / kPage * kPage;
   MutexLock lock(mutex_);
   const auto found = std::find_if(free_.begin(), free_.end(),
@@ -137,7 +138,12 @@ StagingBuffer ArenaStaging::Acquire(size_t bytes) {
   free_.erase(found);
   if (room > size) free_[at + size] = room - size;
   used_ += size;
-  return StagingBuffer(this, arena_.data() + at, size);
+  return StagingBuffer(this, base + at, size);
+}
+
+bool ArenaStaging::IsMirrored(const std::byte* data) const {
+  const auto at = reinterpret_cast<uintptr_t>(data), base = reinterpret_cast<uintptr_t>(mirror_);
+  return mirror_ != nullptr && at >= base && at - base < arena_.size();
 }
 
 size_t ArenaStaging::used() const {
@@ -148,7 +154,7 @@ size_t ArenaStaging::used() const {
 void ArenaStaging::Release(std::byte* data, size_t size) {
   MutexLock lock(mutex_);
   used_ -= size;
-  const auto at = static_cast<size_t>(data - arena_.data());
+  const auto at = static_cast<size_t>(data - (IsMirrored(data) ? mirror_ : arena_.data()));
   auto next = free_.emplace(at, size).first;
   if (next != free_.begin() && std::prev(next)->first + std::prev(next)->second == at) {
     next = std::prev(next);

@@ -72,21 +72,32 @@ class HandoffStaging final : public StagingOwner {
 };
 
 // Allocates pieces of a memory range owned by the caller, such as a GPU's; the range is never
-// accessed here. Pieces are aligned to 4,096 bytes if the range is. Any thread.
+// accessed here. A mirror is another range of the same size, such as page-locked host memory: who
+// has a piece of one has the same piece of the other. Pieces are aligned to 4,096 bytes if the
+// ranges are. Any thread.
 class ArenaStaging final : public StagingOwner {
  public:
-  explicit ArenaStaging(std::span<std::byte> arena);
+  // `mirror` null: there is none.
+  explicit ArenaStaging(std::span<std::byte> arena, std::byte* mirror = nullptr);
   ~ArenaStaging();  // CHECKs that every buffer was returned
 
   // Empty when there is no contiguous free piece of `bytes` bytes now.
-  StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_);
-  size_t used() const EXCLUDES(mutex_);  // bytes
+  StagingBuffer Acquire(size_t bytes) EXCLUDES(mutex_) { return AcquireIn(arena_.data(), bytes); }
+  // The same, but the buffer is in the mirror.
+  StagingBuffer AcquireMirrored(size_t bytes) EXCLUDES(mutex_) { return AcquireIn(mirror_, bytes); }
+  // The piece of one that belongs to a piece of the other.
+  std::byte* MirrorToArena(std::byte* piece) const { return arena_.data() + (piece - mirror_); }
+  std::byte* ArenaToMirror(std::byte* piece) const { return mirror_ + (piece - arena_.data()); }
+  size_t used() const EXCLUDES(mutex_);  // bytes, in either
   size_t size() const { return arena_.size(); }
 
  private:
+  StagingBuffer AcquireIn(std::byte* base, size_t bytes) EXCLUDES(mutex_);
+  bool IsMirrored(const std::byte* data) const;
   void Release(std::byte* data, size_t size) override EXCLUDES(mutex_);
 
   const std::span<std::byte> arena_;
+  std::byte* const mirror_;
   mutable Mutex mutex_;
   size_t used_ GUARDED_BY(mutex_) = 0;
   std::map<size_t, size_t> free_ GUARDED_BY(mutex_);  // sizes by offset; never adjacent

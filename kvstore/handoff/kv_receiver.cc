@@ -52,10 +52,11 @@ void KvReceiver::SetWireAddress(std::string address) {
   wire_address_ = std::move(address);
 }
 
-void KvReceiver::SetDeviceSlabs(SlabMemory& slabs) {
+void KvReceiver::SetGpuSlabs(const GpuSlabMemories& slabs) {
   MutexLock lock(mutex_);
   PENSTOCK_CHECK(device_slabs_ == nullptr);
-  device_slabs_ = &slabs;
+  device_slabs_ = slabs.device.get();
+  mirrored_slabs_ = slabs.mirrored.get();
 }
 
 // Control messages.

@@ -102,9 +102,9 @@ class KvReceiver final : public WireReceiver {
   // Sets the address that credits name, before the first message. A separate call, because a wire
   // is made with its receiver.
   void SetWireAddress(std::string address) EXCLUDES(mutex_);
-  // Sets the GPU memory in which suitable slabs land. Called at most once, before the first
-  // message; `slabs` outlives the receiver.
-  void SetDeviceSlabs(SlabMemory& slabs) EXCLUDES(mutex_);
+  // Sets the memories in which slabs land that the GPU can verify and write. Called at most once,
+  // before the first message; they outlive the receiver.
+  void SetGpuSlabs(const GpuSlabMemories& slabs) EXCLUDES(mutex_);
 
   // Claims a handoff's key for one session, which keeps the claim until nothing acts for it any
   // more. ALREADY_EXISTS while another one has the key.
@@ -215,7 +215,8 @@ class KvReceiver final : public WireReceiver {
 
   mutable Mutex mutex_;
   std::string wire_address_ GUARDED_BY(mutex_);
-  SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;
+  SlabMemory* device_slabs_ GUARDED_BY(mutex_) = nullptr;    // in GPU memory
+  SlabMemory* mirrored_slabs_ GUARDED_BY(mutex_) = nullptr;  // beside it, in host memory
   uint64_t landed_in_host_ GUARDED_BY(mutex_) = 0;
   uint64_t landed_in_device_ GUARDED_BY(mutex_) = 0;
   std::deque<Ended> ended_ GUARDED_BY(mutex_);  // recently ended; at most kEndedMax

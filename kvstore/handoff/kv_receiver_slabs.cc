@@ -53,17 +53,17 @@ absl::StatusOr<WireTarget> KvReceiver::Announce(std::span<const std::byte> heade
   return WireTarget{.data = target, .memory = memory.kind()};
 }
 
-// A GPU's memory when the wire, the slab and all codecs that it may use support it.
+// A memory that the GPU verifies, in its own memory if the wire reaches that, when it supports the
+// slab and all codecs that the slab may use.
 SlabMemory& KvReceiver::MemoryFor(const SlabHeader& slab, const Session& session, bool anywhere) {
-  if (!anywhere || device_slabs_ == nullptr) return *host_slabs_;
+  SlabMemory* const by_gpu = anywhere ? device_slabs_ : mirrored_slabs_;
+  if (by_gpu == nullptr) return *host_slabs_;
   const std::vector<KvCodecSpec>& codecs = session.machine.codecs();
-  const bool takes =
-      slab.codec == SlabCodec::kRaw ||
-      std::all_of(codecs.begin(), codecs.end(), [&](const KvCodecSpec& codec) REQUIRES(mutex_) {
-        return device_slabs_->Takes(codec, slab.raw_bytes);
-      });
-  return takes && device_slabs_->Fits(SlabMemory::BytesToLand(slab)) ? *device_slabs_
-                                                                     : *host_slabs_;
+  const bool takes = slab.codec == SlabCodec::kRaw ||
+                     std::all_of(codecs.begin(), codecs.end(), [&](const KvCodecSpec& codec) {
+                       return by_gpu->Takes(codec, slab.raw_bytes);
+                     });
+  return takes && by_gpu->Fits(SlabMemory::BytesToLand(slab)) ? *by_gpu : *host_slabs_;
 }
 
 KvReceiver::IncomingRef KvReceiver::TakeIncoming(std::byte* target) {

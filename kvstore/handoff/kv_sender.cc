@@ -86,6 +86,7 @@ absl::Status KvSender::Start(KvSendArgs args) {
        .prompt_id = args.prompt_id,
        .timing = options_.timing,
        .slabs = options_.slabs,
+       .puts_max = options_.puts_max,
        .kv_calibration = options_.calibration == nullptr ? 0 : options_.calibration->id()});
   Handoff made{.args = std::move(args), .machine = std::move(machine)};
   Handoff& handoff = handoffs_.emplace(key, std::move(made)).first->second;

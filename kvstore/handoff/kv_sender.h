@@ -42,6 +42,10 @@ struct KvSenderOptions {
   // GPU memory in which slabs are packed when the lane can send from there; outlives the sender.
   // Null: host memory only.
   SlabMemory* device_slabs = nullptr;
+  // Page-locked memory in which the GPU packs slabs for all other lanes (GpuSlabMemories); outlives
+  // the sender. Null: the CPU packs them.
+  SlabMemory* mirrored_slabs = nullptr;
+  size_t puts_max = 4;  // limit of a handoff's pending slabs
   size_t handoffs_max = 4096;
   Duration connect_timeout = std::chrono::seconds(1);
   Duration put_timeout = std::chrono::seconds(10);  // a lane whose Put takes longer is closed
@@ -181,7 +185,9 @@ class KvSender {
     std::string address;
     SlabHeader header;
     SlabHeaderBytes header_bytes{};
-    SlabMemory* memory = nullptr;  // of `buffer`
+    std::vector<uint32_t> pages{};  // of the header's blocks
+    uint32_t sequence_blocks = 0;   // of the whole sequence
+    SlabMemory* memory = nullptr;   // of `buffer`
     StagingBuffer buffer;
     TimePoint put_at{};
     KvSlabReport report{};
@@ -213,10 +219,13 @@ class KvSender {
   // kv_sender_slabs.cc: packing and putting slabs.
   bool PutRefused() EXCLUDES(mutex_);
   bool SendNext() EXCLUDES(mutex_);
+  std::vector<OutgoingRef> NextSlabs() EXCLUDES(mutex_);
   OutgoingRef NextSlab() EXCLUDES(mutex_);
   SlabMemory& MemoryFor(Outgoing& slab) EXCLUDES(mutex_);
   void ChooseCodec(Handoff& handoff, Outgoing& slab) REQUIRES(mutex_);
-  bool Pack(Outgoing& slab) EXCLUDES(mutex_);
+  void PackAll(std::vector<OutgoingRef>& slabs) EXCLUDES(mutex_);
+  bool BeginPacking(Outgoing& slab) EXCLUDES(mutex_);
+  bool EndPacking(Outgoing& slab, Duration took) EXCLUDES(mutex_);
   void Put(OutgoingRef slab) EXCLUDES(mutex_);
   void OnPutEnded(uint64_t id, const absl::Status& status) EXCLUDES(mutex_);
   void GiveBack(const Outgoing& slab, const absl::Status& status) REQUIRES(mutex_);
@@ -252,8 +261,9 @@ class KvSender {
   std::map<std::string, Lane> lanes_;  // by wire address
   std::set<std::string> broken_;       // lanes with a failed Put
   std::deque<OutgoingRef> refused_;    // packed; the wire's budget was used up
-  OutgoingRef unpacked_;               // not packed because staging is full
-  HandoffKey last_served_;             // for fairness
+  // Not packed because staging is full, or because those before it are in another memory.
+  OutgoingRef unpacked_;
+  HandoffKey last_served_;  // for fairness
 };
 
 }  // namespace penstock

@@ -17,19 +17,33 @@ bool KvSender::PutRefused() {
   return refused_.size() < before;
 }
 
-// Packs and puts one slab.
+// Packs and puts slabs.
 bool KvSender::SendNext() {
   if (!refused_.empty()) return false;  // The wire's budget is used up.
-  OutgoingRef slab = unpacked_ ? std::move(unpacked_) : NextSlab();
-  if (!slab) return false;
-  slab->memory = &MemoryFor(*slab);
-  slab->buffer = slab->memory->Acquire(slab->header.payload_bytes);
-  if (!slab->buffer) {
-    unpacked_ = std::move(slab);  // Kept until a Put ends; its data stay in the pages.
-    return false;
-  }
-  if (Pack(*slab)) Put(std::move(slab));
+  std::vector<OutgoingRef> slabs = NextSlabs();
+  if (slabs.empty()) return false;
+  PackAll(slabs);
+  for (OutgoingRef& slab : slabs) Put(std::move(slab));
   return true;
+}
+
+// The slabs that are ready, as many as one memory packs at a time, with their buffers.
+std::vector<KvSender::OutgoingRef> KvSender::NextSlabs() {
+  std::vector<OutgoingRef> slabs;
+  while (slabs.empty() || slabs.size() < slabs.front()->memory->packed_at_once()) {
+    OutgoingRef slab = unpacked_ ? std::move(unpacked_) : NextSlab();
+    if (!slab) break;
+    slab->memory = &MemoryFor(*slab);
+    if (slabs.empty() || slab->memory == slabs.front()->memory) {
+      slab->buffer = slab->memory->Acquire(slab->header.payload_bytes);
+    }
+    if (!slab->buffer) {
+      unpacked_ = std::move(slab);  // Its data stay in the pages, until a Put ends or for a turn.
+      break;
+    }
+    slabs.push_back(std::move(slab));
+  }
+  return slabs;
 }
 
 // Round robin over the handoffs, so that a long one does not delay the others.
@@ -52,21 +66,20 @@ KvSender::OutgoingRef KvSender::NextSlab() {
   return nullptr;
 }
 
-// A GPU's memory when the lane can send from there and that memory can pack this slab; else the
-// host's.
+// The memory that a GPU packs for this lane if it can pack this slab; else the host's.
 SlabMemory& KvSender::MemoryFor(Outgoing& slab) {
-  SlabMemory* const device = options_.device_slabs;
   const auto lane = lanes_.find(slab.address);
-  if (device == nullptr || lane == lanes_.end() || !lane->second.wire->TakesDeviceMemory() ||
-      !device->Fits(slab.header.raw_bytes)) {
-    return *host_slabs_;
-  }
+  if (lane == lanes_.end()) return *host_slabs_;
+  SlabMemory* const by_gpu = lane->second.wire->TakesDeviceMemory() && options_.device_slabs
+                                 ? options_.device_slabs
+                                 : options_.mirrored_slabs;
+  if (by_gpu == nullptr || !by_gpu->Fits(slab.header.raw_bytes)) return *host_slabs_;
   MutexLock lock(mutex_);
   Handoff& handoff = handoffs_.at(slab.key);
   if (handoff.machine.over()) return *host_slabs_;
   slab.report.started = clock_.Now();
   ChooseCodec(handoff, slab);
-  return device->Takes(slab.report.codec, slab.header.raw_bytes) ? *device : *host_slabs_;
+  return by_gpu->Takes(slab.report.codec, slab.header.raw_bytes) ? *by_gpu : *host_slabs_;
 }
 
 void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
@@ -92,30 +105,46 @@ void KvSender::ChooseCodec(Handoff& handoff, Outgoing& slab) {
   }
 }
 
-// False when the slab is no longer needed.
-bool KvSender::Pack(Outgoing& slab) {
-  std::vector<uint32_t> blocks;
-  uint32_t sequence_blocks = 0;
-  {
-    MutexLock lock(mutex_);
-    Handoff& handoff = handoffs_.at(slab.key);
-    if (handoff.machine.over()) {
-      GiveBack(slab, Cancelled("the handoff has ended"));
-      return false;
-    }
-    slab.report.started = clock_.Now();
-    ChooseCodec(handoff, slab);
-    sequence_blocks = static_cast<uint32_t>(format_.layout.BlocksFor(handoff.args.tokens));
-    for (uint32_t i = 0; i < slab.header.blocks; ++i) {
-      blocks.push_back(handoff.blocks[slab.header.first_block + i].id());
-    }
+// Drops the slabs that are no longer needed.
+void KvSender::PackAll(std::vector<OutgoingRef>& slabs) {
+  std::erase_if(slabs, [this](const OutgoingRef& slab) { return !BeginPacking(*slab); });
+  if (slabs.empty()) return;
+  std::vector<SlabPacking> packings;
+  for (const OutgoingRef& slab : slabs) {
+    packings.push_back({.codec = slab->report.codec,
+                        .source = {.blocks = slab->pages, .sequence_blocks = slab->sequence_blocks},
+                        .slab = {slab->buffer.data(), slab->header.raw_bytes},
+                        .header = &slab->header});
   }
-  // Outside the lock. The pages stay, because the slab was returned by NextSlab and counts as a
-  // Put.
-  slab.memory->Pack(slab.report.codec, {.blocks = blocks, .sequence_blocks = sequence_blocks},
-                    {slab.buffer.data(), slab.header.raw_bytes}, slab.header);
+  const TimePoint began = clock_.Now();
+  // Outside the lock. The pages stay, because the slabs were returned by NextSlab and count as
+  // Puts.
+  slabs.front()->memory->Pack(packings);
+  const Duration took = (clock_.Now() - began) / static_cast<int64_t>(slabs.size());
+  std::erase_if(slabs, [&](const OutgoingRef& slab) { return !EndPacking(*slab, took); });
+}
+
+// False when the slab is no longer needed; the same for EndPacking.
+bool KvSender::BeginPacking(Outgoing& slab) {
+  MutexLock lock(mutex_);
+  Handoff& handoff = handoffs_.at(slab.key);
+  if (handoff.machine.over()) {
+    GiveBack(slab, Cancelled("the handoff has ended"));
+    return false;
+  }
+  slab.report.started = clock_.Now();
+  ChooseCodec(handoff, slab);
+  slab.sequence_blocks = static_cast<uint32_t>(format_.layout.BlocksFor(handoff.args.tokens));
+  slab.pages.clear();
+  for (uint32_t i = 0; i < slab.header.blocks; ++i) {
+    slab.pages.push_back(handoff.blocks[slab.header.first_block + i].id());
+  }
+  return true;
+}
+
+bool KvSender::EndPacking(Outgoing& slab, Duration took) {
   slab.report.wire_bytes = slab.header.payload_bytes;
-  slab.report.encode = clock_.Now() - slab.report.started;
+  slab.report.encode = took;
   slab.header_bytes = EncodeSlabHeader(slab.header);
   MutexLock lock(mutex_);
   links_.OnEncoded(slab.address, slab.report);

@@ -26,10 +26,12 @@ class HostSlabs final : public SlabMemory {
   size_t used() const override { return staging_.used(); }
   size_t budget() const override { return options_.budget_bytes; }
 
-  void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-            SlabHeader& header) override {
-    packer_.Pack(codec, source, slab, header);
+  void Pack(std::span<const SlabPacking> slabs) override {
+    for (const SlabPacking& one : slabs) {
+      packer_.Pack(one.codec, one.source, one.slab, *one.header);
+    }
   }
+  size_t packed_at_once() const override { return 1; }
   void Verify(LandedSlab slab, OnVerified done) override { done(Verified(slab)); }
   void Write(const SlabWrite& write, std::function<void()> written) override {
     if (options_.writer) return options_.writer(write, std::move(written));

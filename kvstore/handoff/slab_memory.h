@@ -19,6 +19,14 @@ struct SlabSource {
   uint32_t sequence_blocks = 0;      // of the whole sequence
 };
 
+// One slab to be packed.
+struct SlabPacking {
+  KvCodecSpec codec;
+  SlabSource source;
+  std::span<std::byte> slab;     // header->raw_bytes
+  SlabHeader* header = nullptr;  // codec, payload_bytes and payload_crc are set
+};
+
 // A slab that has landed.
 struct LandedSlab {
   SlabHeader header;
@@ -56,10 +64,10 @@ class SlabMemory {
   virtual size_t used() const = 0;    // bytes
   virtual size_t budget() const = 0;  // bytes
 
-  // Packs pages into `slab` (header.raw_bytes), encoded if that makes them smaller, and sets codec,
-  // payload_bytes and payload_crc of the header. Returns when that has ended. One thread at a time.
-  virtual void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> slab,
-                    SlabHeader& header) = 0;
+  // Packs pages into slabs, encoded where that makes them smaller. Returns when all are packed: up
+  // to packed_at_once() take little longer than one. One thread at a time.
+  virtual void Pack(std::span<const SlabPacking> slabs) = 0;
+  virtual size_t packed_at_once() const = 0;
 
   // Calls `done` with the slab's raw bytes, DATA_LOSS when they are damaged, or FAILED_PRECONDITION
   // for a codec that is not allowed; at once or later, on any thread. The slab stays valid until
@@ -86,10 +94,17 @@ struct HostSlabOptions {
 // except that a given writer may end later: its provider waits for it.
 std::unique_ptr<SlabMemory> MakeHostSlabs(PagedKv pages, HostSlabOptions options);
 
-// Slabs in the memory of the GPU that has the pages; `budget_bytes` of it are allocated now.
-// Without a coder, raw slabs only. RESOURCE_EXHAUSTED when allocation fails. `slabs` outlives it.
-absl::StatusOr<std::unique_ptr<SlabMemory>> MakeDeviceSlabs(const KvLayout& layout,
-                                                            DeviceSlabs& slabs, size_t budget_bytes,
-                                                            std::unique_ptr<SlabCoder> coder = {});
+// Slabs that the GPU which has the pages packs, verifies and writes. Both memories share one budget
+// and one set of operations: used(), budget() and Drain() concern both.
+struct GpuSlabMemories {
+  std::unique_ptr<SlabMemory> device;  // in its memory
+  // In page-locked host memory, from and to which the GPU copies; null if there is no room for it.
+  std::unique_ptr<SlabMemory> mirrored;
+};
+// `budget_bytes` of GPU memory are allocated now, and as much of the host's. Without a coder, raw
+// slabs only. RESOURCE_EXHAUSTED when allocation fails. `slabs` outlives them.
+absl::StatusOr<GpuSlabMemories> MakeGpuSlabs(const KvLayout& layout, DeviceSlabs& slabs,
+                                             size_t budget_bytes,
+                                             std::unique_ptr<SlabCoder> coder = {});
 
 }  // namespace penstock

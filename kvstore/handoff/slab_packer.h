@@ -16,7 +16,7 @@ class SlabPacker {
   explicit SlabPacker(PagedKv pages, const KvCalibration* calibration = nullptr)
       : pages_(pages), calibration_(calibration) {}
 
-  // As SlabMemory::Pack.
+  // As SlabMemory::Pack, for one slab.
   void Pack(const KvCodecSpec& codec, const SlabSource& source, std::span<std::byte> buffer,
             SlabHeader& header);
 

@@ -341,8 +341,8 @@ class LosingReceiver final : public WireReceiver {
     return {seen, seen + kPlace};
   }
 
-  const Slab memory_{16 * kPlace};
-  const std::span<std::byte> places_{memory_.data(), 16 * kPlace};
+  const Slab memory_{20 * kPlace};
+  const std::span<std::byte> places_{memory_.data(), 20 * kPlace};
   Waiting waiting_;
   size_t announced_ = 0;
   std::map<std::byte*, std::vector<std::byte>> lost_;
@@ -363,19 +363,19 @@ TEST(WireSameHostGpu, NothingIsWrittenAfterAMessageIsLost) {
   gpu->Hold();
   Waiting waiting;
   int ended = 0;
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 20; ++i) {
     ASSERT_TRUE(lane->PutFromDevice(message.header.bytes(), {slab.data(), message.payload.size()},
                                     [&](const absl::Status&) { waiting.Change([&] { ++ended; }); })
                     .ok());
   }
-  ASSERT_TRUE(receiver.WaitAnnounced(4));
+  ASSERT_TRUE(receiver.WaitAnnounced(16));
   lane.reset();  // does not wait for the peer's GPU
-  EXPECT_TRUE(waiting.Wait([&] { return ended == 8; }));
+  EXPECT_TRUE(waiting.Wait([&] { return ended == 20; }));
   const int polls = gpu->polls();
   EXPECT_TRUE(WaitUntil([&] { return gpu->polls() > polls + 1000; }));
   gpu->Release();
-  ASSERT_TRUE(receiver.WaitLost(4));
-  EXPECT_EQ(receiver.announced(), 4u);  // so many at a time
+  ASSERT_TRUE(receiver.WaitLost(16));
+  EXPECT_EQ(receiver.announced(), 16u);  // so many at a time
   gpu->Quiesce();
   receiver.ExpectNothingWrittenSince();
 }
@@ -392,7 +392,7 @@ TEST(WireSameHostGpu, LanesLeaveNothingMapped) {
     EXPECT_TRUE(slab.Send(*lane, MakeMessage(1, 1000)).ok());
   };
   const size_t descriptors = OpenDescriptors();
-  for (int i = 0; i < 20; ++i) cycle();
+  for (int i = 0; i < 8; ++i) cycle();
   EXPECT_TRUE(WaitUntil([&] { return OpenDescriptors() <= descriptors; }));
 }
 

@@ -57,7 +57,9 @@ TEST_F(DeviceSlabsTest, GathersScattersAndSumsWhatPagesHold) {
   const DeviceSlabs::Pieces source{from, kLayout.LayerBytes(), 2 * kLayout.LayerBytes()};
   const DeviceSlabs::Pieces target{to, kLayout.LayerBytes(), 2 * kLayout.LayerBytes()};
   const std::vector<std::byte> wanted = Read(source), before = Read({to, 0, kLayout.LayerBytes()});
-  EXPECT_EQ(slabs_->Gather(source, staging_), Crc32c(wanted));
+  DeviceSlabs::Gathering gathering{.pieces = source, .slab = staging_};
+  slabs_->Gather({&gathering, 1});
+  EXPECT_EQ(gathering.crc, Crc32c(wanted));
   EXPECT_TRUE(std::ranges::equal(Seen(wanted.size()), wanted));
   EXPECT_EQ(Sum(wanted.size()), Crc32c(wanted));
   bool over = false;
@@ -66,6 +68,42 @@ TEST_F(DeviceSlabsTest, GathersScattersAndSumsWhatPagesHold) {
   EXPECT_TRUE(over);
   EXPECT_EQ(Read(target), wanted);
   EXPECT_EQ(Read({to, 0, kLayout.LayerBytes()}), before);  // The layer before stays.
+}
+
+// More than share a wait.
+TEST_F(DeviceSlabsTest, GathersManyAtOnceAndCopiesThemToTheHost) {
+  constexpr size_t kCount = 37;
+  ASSERT_GT(kCount, 2 * slabs_->gathered_at_once());
+  const size_t layer = kLayout.LayerBytes();
+  ASSERT_LE(kCount * layer, kStaging);
+  std::byte* const pinned = slabs_->AllocatePinned(kStaging);
+  ASSERT_NE(pinned, nullptr);
+  std::vector<std::vector<uint32_t>> pages;
+  for (uint32_t i = 0; i < kCount; ++i) pages.push_back({i % static_cast<uint32_t>(kBlocks)});
+  std::vector<DeviceSlabs::Gathering> all;
+  for (size_t i = 0; i < kCount; ++i) {
+    all.push_back({.pieces = {pages[i], i % 3 * layer, layer},
+                   .slab = staging_ + i * layer,
+                   .pinned = i % 2 == 0 ? nullptr : pinned + i * layer});
+  }
+  slabs_->Gather(all);
+  for (size_t i = 0; i < kCount; ++i) {
+    const std::vector<std::byte> wanted = Read(all[i].pieces);
+    EXPECT_EQ(all[i].crc, Crc32c(wanted)) << i;
+    EXPECT_TRUE(std::ranges::equal(Seen(kStaging).subspan(i * layer, layer), wanted)) << i;
+    if (all[i].pinned == nullptr) continue;
+    EXPECT_EQ(std::memcmp(all[i].pinned, wanted.data(), layer), 0) << i;
+  }
+  // And back: a sum of what is in the host's memory takes it to the GPU's.
+  std::ranges::fill(Seen(kStaging), std::byte{0});
+  uint32_t crc = 0;
+  slabs_->SumFromHost(pinned + layer, {staging_ + layer, layer}, [&](uint32_t sum) { crc = sum; });
+  slabs_->Drain();
+  EXPECT_EQ(crc, all[1].crc);
+  EXPECT_EQ(std::memcmp(Seen(kStaging).data() + layer, pinned + layer, layer), 0);
+  slabs_->ReadSlab({staging_ + layer, layer}, pinned);
+  EXPECT_EQ(std::memcmp(pinned, pinned + layer, layer), 0);
+  slabs_->FreePinned(pinned, kStaging);
 }
 
 TEST_F(DeviceSlabsTest, SumsWhatWiresBringOfAnyLength) {

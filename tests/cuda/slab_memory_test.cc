@@ -22,6 +22,9 @@ constexpr KvLayout kLayout{.layers = 2, .kv_heads = 2, .head_dim = 64, .block_to
 constexpr uint32_t kBlocks = 12;
 constexpr size_t kBudget = size_t{1} << 20;
 
+// Memory that the CPU works on, a GPU's, and the host's that a GPU works on.
+enum class Place { kHost, kGpu, kMirror };
+
 std::vector<KvCodecSpec> CodecsOfGpus() {
   std::vector<KvCodecSpec> codecs = AllKvCodecs();
   std::erase_if(codecs, [](const KvCodecSpec& spec) { return NeedsCalibration(spec); });
@@ -43,10 +46,12 @@ class SlabMemoryTest : public testing::Test {
   PagedKv View(std::vector<std::byte>& pages) const {
     return {.arena = pages.data(), .blocks = kBlocks, .layout = kLayout};
   }
-  std::unique_ptr<SlabMemory> Make(MemoryKind kind, std::vector<std::byte>& pages) {
-    if (kind == MemoryKind::kHost) return MakeHostSlabs(View(pages), {.budget_bytes = kBudget});
+  std::unique_ptr<SlabMemory> Make(Place place, std::vector<std::byte>& pages) {
+    if (place == Place::kHost) return MakeHostSlabs(View(pages), {.budget_bytes = kBudget});
     auto& slabs = slabs_.emplace_back(*cuda::CudaSlabs::Create(*device_, View(pages), {}));
-    return *MakeDeviceSlabs(kLayout, *slabs, kBudget, *MakeDeviceSlabCoder(*device_, 1 << 18));
+    GpuSlabMemories made =
+        *MakeGpuSlabs(kLayout, *slabs, kBudget, *MakeDeviceSlabCoder(*device_, 1 << 18));
+    return std::move(place == Place::kGpu ? made.device : made.mirrored);
   }
 
   struct Packed {
@@ -56,8 +61,11 @@ class SlabMemoryTest : public testing::Test {
   Packed Pack(SlabMemory& memory, const KvCodecSpec& codec) {
     Packed packed{.header = header_};
     const StagingBuffer buffer = memory.Acquire(header_.raw_bytes);
-    memory.Pack(codec, {.blocks = kFrom, .sequence_blocks = kBlocks},
-                {buffer.data(), header_.raw_bytes}, packed.header);
+    const SlabPacking packing{.codec = codec,
+                              .source = {.blocks = kFrom, .sequence_blocks = kBlocks},
+                              .slab = {buffer.data(), header_.raw_bytes},
+                              .header = &packed.header};
+    memory.Pack({&packing, 1});
     const std::byte* seen = cuda::emulator::SeenByHardware(buffer.data());
     packed.payload.assign(seen, seen + packed.header.payload_bytes);
     return packed;
@@ -100,9 +108,9 @@ class SlabMemoryTest : public testing::Test {
 };
 
 TEST_F(SlabMemoryTest, WhatOnePacksTheOtherTakes) {
-  const auto host = Make(MemoryKind::kHost, from_), host_to = Make(MemoryKind::kHost, to_);
-  const auto gpu = Make(MemoryKind::kDevice, from_), gpu_to = Make(MemoryKind::kDevice, to_);
-  for (const KvCodecSpec& codec : CodecsOfGpus()) {
+  const auto host = Make(Place::kHost, from_), host_to = Make(Place::kHost, to_);
+  const auto expect = [&](Place place, const KvCodecSpec& codec) {
+    const auto gpu = Make(place, from_), gpu_to = Make(place, to_);
     ASSERT_TRUE(gpu->Takes(codec, header_.raw_bytes)) << KvCodecName(codec);
     const Packed by_host = Pack(*host, codec), by_gpu = Pack(*gpu, codec);
     EXPECT_EQ(by_gpu.header, by_host.header) << KvCodecName(codec);
@@ -114,13 +122,36 @@ TEST_F(SlabMemoryTest, WhatOnePacksTheOtherTakes) {
     const absl::Status landed = Land(*gpu_to, by_host, {codec});
     ASSERT_TRUE(landed.ok()) << KvCodecName(codec) << landed;
     EXPECT_TRUE(Written() == wanted) << KvCodecName(codec);
+  };
+  for (const KvCodecSpec& codec : CodecsOfGpus()) {
+    expect(Place::kGpu, codec);
+    expect(Place::kMirror, codec);
   }
+}
+
+// A piece of the arena is taken with the same piece of its mirror.
+TEST_F(SlabMemoryTest, AGpusMemoryAndItsMirrorShareABudget) {
+  auto& slabs = slabs_.emplace_back(*cuda::CudaSlabs::Create(*device_, View(from_), {}));
+  const GpuSlabMemories made = *MakeGpuSlabs(kLayout, *slabs, kBudget);
+  EXPECT_EQ(made.mirrored->kind(), MemoryKind::kHost);
+  for (int i = 0; i < 3; ++i) {
+    const StagingBuffer half = made.device->Acquire(kBudget / 2);
+    StagingBuffer other = made.mirrored->Acquire(kBudget / 2);
+    ASSERT_TRUE(half && other);
+    EXPECT_EQ(made.device->used(), kBudget);
+    EXPECT_EQ(made.mirrored->used(), kBudget);
+    EXPECT_FALSE(made.device->Acquire(1));
+    EXPECT_FALSE(made.mirrored->Acquire(1));
+    other = StagingBuffer();
+    EXPECT_TRUE(made.device->Acquire(kBudget / 2));
+  }
+  EXPECT_EQ(made.device->used(), 0u);
 }
 
 TEST_F(SlabMemoryTest, DamagedAndForeignSlabsAreNotWritten) {
   const std::vector<std::byte> before = to_;
-  for (const MemoryKind kind : {MemoryKind::kHost, MemoryKind::kDevice}) {
-    const auto from = Make(kind, from_), to = Make(kind, to_);
+  for (const Place place : {Place::kHost, Place::kGpu, Place::kMirror}) {
+    const auto from = Make(place, from_), to = Make(place, to_);
     const KvCodecSpec lxr{KvCodec::kLxr};
     Packed packed = Pack(*from, lxr);
     const absl::Status foreign = Land(*to, packed, {{KvCodec::kLx16}});
@@ -141,15 +172,17 @@ TEST_F(SlabMemoryTest, DamagedAndForeignSlabsAreNotWritten) {
 TEST_F(SlabMemoryTest, WhatDoesNotShrinkStaysRaw) {
   std::mt19937_64 random(9);
   for (std::byte& byte : from_) byte = static_cast<std::byte>(random());
-  const auto host = Make(MemoryKind::kHost, from_), gpu = Make(MemoryKind::kDevice, from_);
-  const Packed by_host = Pack(*host, {KvCodec::kLxr}), by_gpu = Pack(*gpu, {KvCodec::kLxr});
-  EXPECT_EQ(by_gpu.header.codec, SlabCodec::kRaw);
-  EXPECT_EQ(by_gpu.header, by_host.header);
-  EXPECT_EQ(by_gpu.payload, by_host.payload);
+  const Packed by_host = Pack(*Make(Place::kHost, from_), {KvCodec::kLxr});
+  EXPECT_EQ(by_host.header.codec, SlabCodec::kRaw);
+  for (const Place place : {Place::kGpu, Place::kMirror}) {
+    const Packed by_gpu = Pack(*Make(place, from_), {KvCodec::kLxr});
+    EXPECT_EQ(by_gpu.header, by_host.header);
+    EXPECT_EQ(by_gpu.payload, by_host.payload);
+  }
 }
 
 TEST_F(SlabMemoryTest, AGpuSaysWhatItDoesNotTake) {
-  const auto gpu = Make(MemoryKind::kDevice, from_);
+  const auto gpu = Make(Place::kGpu, from_);
   EXPECT_FALSE(gpu->Takes({KvCodec::kCgx, 2}, 1024));
   EXPECT_TRUE(gpu->Takes({KvCodec::kLxr}, 1 << 18));
   EXPECT_FALSE(gpu->Takes({KvCodec::kLxr}, (1 << 18) + 2));

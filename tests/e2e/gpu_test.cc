@@ -135,6 +135,17 @@ TEST_P(GpuMemoryTest, KvStaysThereBetweenHosts) {
 
 INSTANTIATE_TEST_SUITE_P(Codecs, GpuMemoryTest, testing::Values("raw", "lxr"));
 
+// The GPUs pack and check slabs in page-locked host memory.
+TEST_P(GpuMemoryTest, KvGoesThroughTheHostsMemory) {
+  std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back("--wire=tcp");
+  flags.emplace_back(std::string("--wire_codec=") + GetParam());
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+  AskUntilKvGoesBy("tcp", "tcp", cluster);
+  EXPECT_EQ(cluster.Logs().find("_memory_not_used"), std::string::npos) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
 // The decode worker maps the prefill worker's GPU memory.
 constexpr char kByGpu[] = "shared memory, from GPU memory";
 TEST_P(GpuMemoryTest, KvStaysThereWithinAHost) {

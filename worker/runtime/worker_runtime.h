@@ -105,7 +105,7 @@ class WorkerRuntime {
   // worker_runtime_transfers.cc
   void OpenReceiver();
   absl::Status OpenWire();
-  absl::Status OpenDeviceSlabs();
+  absl::Status OpenGpuSlabs();
   absl::Status StartSender();
 
   // worker_runtime_tiers.cc
@@ -137,7 +137,7 @@ class WorkerRuntime {
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<LossyKv> lossy_;
   KvEvictions evictions_;
-  std::unique_ptr<SlabMemory> device_outgoing_, device_incoming_;  // null: only host memory
+  GpuSlabMemories gpu_outgoing_, gpu_incoming_;  // null: the CPU works on slabs
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<TieredStore> tiers_;
   std::unique_ptr<KvAdmin> kv_admin_;

@@ -15,6 +15,8 @@ namespace {
 // A GPU encodes and decodes slabs up to this size. Larger ones, of models with large layers, are
 // encoded by the host.
 constexpr size_t kGpuCodecBytes = size_t{4} << 20;
+// Pending slabs of a handoff that GPUs pack and check: these work on many at a time.
+constexpr size_t kGpuPutsMax = 16;
 
 // The lossless codecs and those of `lossy`, with their rates on this machine.
 std::vector<KvCodecRates> MeasuredCodecs(const LossyKv& lossy) {
@@ -65,27 +67,32 @@ absl::Status WorkerRuntime::OpenWire() {
                            .nccl = {.library = options_.nccl_library},
                            .on_refused = CountRefusals(metrics_)},
                           *receiver_));
-  if (const absl::Status status = OpenDeviceSlabs(); !status.ok()) {
+  if (const absl::Status status = OpenGpuSlabs(); !status.ok()) {
     LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
   }
   receiver_->SetWireAddress(wire_->address());
   return absl::OkStatus();
 }
 
-// Slabs stay in GPU memory if there is a GPU and the wire reaches its memory.
-absl::Status WorkerRuntime::OpenDeviceSlabs() {
-  if (host_->gpu == nullptr || !wire_->TakesDeviceMemory()) return absl::OkStatus();
+// The GPU packs, verifies and writes slabs if it has all of every page.
+absl::Status WorkerRuntime::OpenGpuSlabs() {
+  if (host_->gpu == nullptr || !host_->gpu->has_whole_pages()) return absl::OkStatus();
   ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host_->gpu->OpenSlabs());
-  const auto make = [&](size_t bytes) -> absl::StatusOr<std::unique_ptr<SlabMemory>> {
+  const auto make = [&](size_t bytes) -> absl::StatusOr<GpuSlabMemories> {
     ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes));
-    return MakeDeviceSlabs(host_->layout, *slabs, bytes, std::move(codec));
+    return MakeGpuSlabs(host_->layout, *slabs, bytes, std::move(codec));
   };
-  ASSIGN_OR_RETURN(auto outgoing, make(KvSenderOptions().staging_bytes));
-  ASSIGN_OR_RETURN(device_incoming_, make(KvReceiverOptions().staging_bytes));
-  device_outgoing_ = std::move(outgoing);
-  receiver_->SetDeviceSlabs(*device_incoming_);
+  ASSIGN_OR_RETURN(GpuSlabMemories outgoing, make(KvSenderOptions().staging_bytes));
+  ASSIGN_OR_RETURN(gpu_incoming_, make(KvReceiverOptions().staging_bytes));
+  gpu_outgoing_ = std::move(outgoing);
+  receiver_->SetGpuSlabs(gpu_incoming_);
   LogInfo("gpu_memory_for_slabs", "{} of GPU memory hold outgoing and incoming slabs",
-          FormatBytes(device_outgoing_->budget() + device_incoming_->budget()));
+          FormatBytes(gpu_outgoing_.device->budget() + gpu_incoming_.device->budget()));
+  if (gpu_outgoing_.mirrored == nullptr || gpu_incoming_.mirrored == nullptr) {
+    LogWarning("page_locked_memory_not_used",
+               "slabs in the host's memory are packed and verified by the CPU, which is slower: as "
+               "much memory of the host cannot be page-locked");
+  }
   return absl::OkStatus();
 }
 
@@ -94,7 +101,9 @@ absl::Status WorkerRuntime::StartSender() {
   options.timing.lease = options_.lease;
   options.calibration = lossy_->calibration();
   options.on_step = options_.on_send_step;
-  options.device_slabs = device_outgoing_.get();
+  options.device_slabs = gpu_outgoing_.device.get();
+  options.mirrored_slabs = gpu_outgoing_.mirrored.get();
+  if (options.device_slabs != nullptr) options.puts_max = kGpuPutsMax;
   if (options_.wire_codec == "auto") {
     options.choices = MeasuredCodecs(*lossy_);
   } else {

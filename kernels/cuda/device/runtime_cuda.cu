@@ -100,6 +100,10 @@ void* AllocatePinned(size_t bytes) {
 void FreePinned(void* p) {
   if (p != nullptr) Note(cudaFreeHost(p));
 }
+bool PinHost(void* p, size_t bytes) {
+  return Note(cudaHostRegister(p, bytes, cudaHostRegisterDefault));
+}
+void UnpinHost(void* p) { Note(cudaHostUnregister(p)); }
 
 void CopyToDevice(void* to, const void* from, size_t bytes, void* stream) {
   if (bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Of(stream)));

@@ -19,7 +19,7 @@ constexpr size_t kWaitingMax = 65536;
 // between.
 constexpr size_t kChunkBytes = size_t{2} << 20;
 // Messages that the GPU copies at a time, so that it does not wait for the thread in between.
-constexpr size_t kCopyingMax = 4;
+constexpr size_t kCopyingMax = 16;
 
 // Copies `size` bytes at `address` of process `pid` to `target`.
 absl::Status ReadPeer(pid_t pid, uint64_t address, std::byte* target, size_t size) {

@@ -229,6 +229,18 @@ void FreePinned(void* p) {
   devices().pinned.erase(static_cast<std::byte*>(p));
   std::free(p);
 }
+bool PinHost(void* p, size_t bytes) {
+  CheckNotCapturing("PinHost");
+  MutexLock lock(devices().mutex);
+  devices().pinned[static_cast<std::byte*>(p)] = bytes;
+  return true;
+}
+void UnpinHost(void* p) {
+  CheckNotCapturing("UnpinHost");
+  for (int device = 0; device < DeviceCount(); ++device) RunEverything(device);
+  MutexLock lock(devices().mutex);
+  PENSTOCK_CHECK_EQ(devices().pinned.erase(static_cast<std::byte*>(p)), 1u);
+}
 
 void CopyToDevice(void* to, const void* from, size_t bytes, void* stream) {
   Copy(to, from, bytes, from, stream);

@@ -17,12 +17,14 @@ namespace {
 
 struct Ends {
   bool source = true, target = true;
+  bool reached = true;  // the wire reaches the GPUs; otherwise slabs are in their memory's mirror
 };
 
 class KvDeviceTest : public HandoffPair, public testing::WithParamInterface<Ends> {
  protected:
   // Copies as a network card does.
   KvDeviceTest() {
+    if (!ends_.reached) return;
     hub_.SetDeviceCopy([this](std::byte* to, const std::byte* from, size_t bytes) {
       std::byte* const target = cuda::emulator::SeenByHardware(to);
       const std::byte* const source = cuda::emulator::SeenByHardware(from);
@@ -36,26 +38,27 @@ class KvDeviceTest : public HandoffPair, public testing::WithParamInterface<Ends
 
   struct Gpu {
     std::unique_ptr<cuda::CudaSlabs> slabs;
-    std::unique_ptr<SlabMemory> memory;
+    GpuSlabMemories memory;
   };
   static Gpu MakeGpu(const cuda::CudaDevice& device, const PagedKv& pages, size_t bytes) {
     Gpu gpu{.slabs = *cuda::CudaSlabs::Create(device, pages, {.slab_bytes_max = size_t{8} << 20})};
-    gpu.memory = *MakeDeviceSlabs(pages.layout, *gpu.slabs, bytes);
+    gpu.memory = *MakeGpuSlabs(pages.layout, *gpu.slabs, bytes);
     return gpu;
   }
   void PrepareSource(KvSenderOptions& options) override {
     if (!ends_.source) return;
     source_gpu_ = MakeGpu(*device_, source_->view(), source_bytes_);
-    options.device_slabs = source_gpu_.memory.get();
+    options.device_slabs = source_gpu_.memory.device.get();
+    options.mirrored_slabs = source_gpu_.memory.mirrored.get();
   }
   void PrepareTarget(KvReceiver& receiver) override {
     if (!ends_.target) return;
     target_gpu_ = MakeGpu(*device_, target_->view(), target_bytes_);
-    receiver.SetDeviceSlabs(*target_gpu_.memory);
+    receiver.SetGpuSlabs(target_gpu_.memory);
   }
   void ReleaseMemory() override {
     for (Gpu* gpu : {&source_gpu_, &target_gpu_}) {
-      gpu->memory.reset();
+      gpu->memory = {};
       gpu->slabs.reset();
     }
   }
@@ -90,8 +93,9 @@ TEST_P(KvDeviceTest, KvArrivesWholeAndPassesNoHost) {
     ExpectWhole(HandOver(session, 200 * static_cast<uint32_t>(session)));
   }
   ExpectAllFree();
-  EXPECT_EQ(from_device_ > 0, ends_.source);
-  EXPECT_EQ(to_device_ > 0, ends_.target);
+  EXPECT_EQ(from_device_ > 0, ends_.source && ends_.reached);
+  EXPECT_EQ(to_device_ > 0, ends_.target && ends_.reached);
+  EXPECT_EQ(receiver_->load().landed_in_device > 0, ends_.target && ends_.reached);
   EXPECT_EQ(kernels_.moves > 0, ends_.source || ends_.target);
   EXPECT_EQ(sender_->staging_used(), 0u);
   EXPECT_EQ(receiver_->load().staging_used, 0u);
@@ -111,7 +115,8 @@ TEST_P(KvDeviceTest, ManyAtOnceThroughLittleMemory) {
   ExpectAllFree();
 }
 
-TEST_P(KvDeviceTest, ADamagedSlabIsNeverWritten) {
+class KvDamageTest : public KvDeviceTest {};  // whose copies can be damaged
+TEST_P(KvDamageTest, ADamagedSlabIsNeverWritten) {
   damage_ = 1;
   Handoff& handoff = HandOver(1, 700);
   EXPECT_TRUE(absl::IsUnavailable(handoff.received.Wait().status) ||
@@ -124,9 +129,10 @@ TEST_P(KvDeviceTest, ADamagedSlabIsNeverWritten) {
 }
 
 TEST_P(KvDeviceTest, BrokenLanesAreOpenedAgain) {
-  hub_.SetDelay(std::chrono::milliseconds(20));
+  hub_.SetDelay(std::chrono::minutes(1));  // Nothing lands on the lane that breaks.
   Handoff& handoff = HandOver(1, 400);
   while (receiver_->load().staging_used == 0) std::this_thread::yield();
+  hub_.SetDelay({});
   hub_.BreakLanes(target_wire_->address());
   ExpectWhole(handoff);
   ExpectAllFree();
@@ -187,28 +193,35 @@ TEST_P(KvGpuTest, WhatEndsMeanwhileLetsGoOfEverything) {
 // A receiver that goes waits for what its GPU still does.
 TEST_P(KvGpuTest, EndsWithSlabsUnderWay) {
   HandOver(1, 700);
-  while (to_device_ + from_device_ == 0) std::this_thread::yield();
+  while (kernels_.moves == 0) std::this_thread::yield();
   TearDown();  // CHECKs that nothing is left.
 }
 
 std::string NameOf(const testing::TestParamInfo<Ends>& ends) {
   return std::string(ends.param.source ? "Gpu" : "Host") + "To" +
-         (ends.param.target ? "Gpu" : "Host");
+         (ends.param.target ? "Gpu" : "Host") + (ends.param.reached ? "" : "ByTheHost");
 }
+constexpr Ends kHosts{.source = false, .target = false};
+constexpr Ends kToHost{.target = false}, kFromHost{.source = false};
+constexpr Ends kMirrored{.reached = false}, kMirroredToHost{.target = false, .reached = false},
+    kHostToMirrored{.source = false, .reached = false};
 INSTANTIATE_TEST_SUITE_P(Ends, KvDeviceTest,
-                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false},
-                                         Ends{.source = false, .target = false}),
+                         testing::Values(Ends{}, kToHost, kFromHost, kHosts, kMirrored,
+                                         kMirroredToHost, kHostToMirrored),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(Ends, KvDamageTest, testing::Values(Ends{}, kToHost, kFromHost, kHosts),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(Ends, KvGpuTest,
-                         testing::Values(Ends{}, Ends{.target = false}, Ends{.source = false}),
+                         testing::Values(Ends{}, kToHost, kFromHost, kMirrored, kMirroredToHost,
+                                         kHostToMirrored),
                          NameOf);
 
 TEST(KvDeviceMemoryDeathTest, TheCpuMustNotTouchIt) {
   const auto device = *cuda::CudaDevice::Open(0);
   const auto pool = *BlockPool::Create(kPairLayout, 4);
   const auto slabs = *cuda::CudaSlabs::Create(*device, pool->view(), {});
-  const auto memory = *MakeDeviceSlabs(kPairLayout, *slabs, 1 << 20);
-  const StagingBuffer buffer = memory->Acquire(4096);
+  const GpuSlabMemories memory = *MakeGpuSlabs(kPairLayout, *slabs, 1 << 20);
+  const StagingBuffer buffer = memory.device->Acquire(4096);
   EXPECT_DEATH(Crc32c({buffer.data(), 16}), "");
 }
 
