@@ -219,7 +219,6 @@ PENSTOCK_DEVICE void Store(void* p, const Words2& v) {
 
 // Atomically adds v; returns the previous value.
 PENSTOCK_DEVICE uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
-PENSTOCK_DEVICE void AtomicXor(uint32_t* p, uint32_t v) { atomicXor(p, v); }
 PENSTOCK_DEVICE void AtomicMin(uint32_t* p, uint32_t v) { atomicMin(p, v); }
 PENSTOCK_DEVICE void AtomicAdd(uint64_t* p, uint64_t v) {
   atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));
