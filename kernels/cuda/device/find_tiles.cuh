@@ -12,7 +12,7 @@
 
 namespace penstock::cuda {
 
-constexpr int kFindWarps = 8;
+constexpr int kFindWarps = 4;
 constexpr int kFindThreads = kFindWarps * 32;
 constexpr uint32_t kNoTile = 0xffffffff;
 

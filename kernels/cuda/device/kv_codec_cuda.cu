@@ -59,7 +59,7 @@ void EncodeLx16(const LosslessParams& params, void* stream) {
 void DecodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
   FindTiles(all, stream);
-  Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
+  Launch(&DecodeLx16Kernel, TileShape(all, 0), all, stream);
 }
 
 void EncodeLxr(const LosslessParams& params, void* stream) {
