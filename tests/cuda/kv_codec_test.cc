@@ -304,6 +304,17 @@ TEST_F(DeviceCodecs, ConstantsAndTheSmallest) {
   }
 }
 
+// 2.5 times a scale of 15, which is halfway between two levels: the product by the scale's
+// reciprocal is below it.
+TEST_F(DeviceCodecs, ValuesBetweenTwoLevelsOfKv2) {
+  KvRun run = SmallRun();
+  run.head_dim = 128;
+  std::mt19937_64 random(9);
+  std::vector<Bf16> values(run.Elements());
+  for (Bf16& value : values) value = ToBf16(7.5f * static_cast<float>(random() % 7));
+  ExpectAgreement({KvCodec::kKv2}, run, {}, values);
+}
+
 TEST_F(DeviceCodecs, ValuesThatNoLossyCodecHolds) {
   const KvRun run = SmallRun();
   const KvCalibration calibration = CalibrationFor(run);

@@ -17,7 +17,7 @@ PENSTOCK_DEVICE void FillCrcTables(const CrcTables& tables, int threads, uint32_
   // A row of the same entry for 32 lanes has eight vectors.
   for (int i = ThreadX(); i < kCrcSharedBytes / 16; i += threads) {
     const uint32_t entry = tables.nibbles[i / 8];
-    Store(shared + i * 4, Words4{{entry, entry, entry, entry}});
+    reinterpret_cast<Words4*>(shared)[i] = {{entry, entry, entry, entry}};
   }
 }
 

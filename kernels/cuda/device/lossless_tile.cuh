@@ -306,8 +306,8 @@ struct TileEscapes {
       disorder = disorder || !item.follows;
     }
     if (Ballot(beyond) != 0) return false;
-    // If two escapes name one value, the later one applies; then a single lane writes all of them in
-    // order.
+    // If two escapes name one value, the later one applies; then a single lane writes all of them
+    // in order.
     const bool alone = Ballot(disorder) != 0;
     SyncWarp();  // the values have been written
     if (alone && lane != 0) return true;
