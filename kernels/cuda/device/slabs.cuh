@@ -36,9 +36,10 @@ struct SlabRows {
   uint32_t padding = 0;  // number of rows before the slab
   // The next row in the arena.
   uint32_t block = 0, within = 0;
-  std::byte* piece = nullptr;
+  std::byte* piece;
 
-  PENSTOCK_DEVICE SlabRows(const SlabKernelParams& p, uint32_t chunk, uint32_t row) : slab(p.slab) {
+  PENSTOCK_DEVICE SlabRows(const SlabKernelParams& p, uint32_t chunk, uint32_t row)
+      : slab(p.slab), piece(p.slab.arena) {
     const uint32_t in_chunk = row * kCrcRowBytes + static_cast<uint32_t>(ThreadX()) % 32 * 16;
     flat = chunk * static_cast<uint32_t>(kSlabChunkBytes) + in_chunk - p.padding;
     if (chunk == 0 && in_chunk < p.padding) {
