@@ -149,7 +149,7 @@ bool KvCodecBench::FoundInParallel() const {
   const uint32_t tile = kind_ == KvCodecKind::kLx16 ? kLx16Tile : kLxrTile;
   const std::vector<KvSegment> segments = memory_->segments.Read();
   uint32_t end = 0;
-  for (uint32_t i = 0; i < std::max(1u, payload_bytes() / LosslessSegmentBytes(tile)); ++i) {
+  for (uint32_t i = 0; i < LosslessSegments(payload_bytes(), tile); ++i) {
     if (segments[i].first != end) return false;
     end = segments[i].end;
   }

@@ -180,9 +180,7 @@ class LosslessDecode {
 
   std::vector<Bf16> values() const { return values_.Read(); }
   uint32_t fault() const { return result_.Read()[0].fault; }
-  uint32_t segments() const {
-    return std::max(1u, payload_bytes_ / cuda::LosslessSegmentBytes(tile_));
-  }
+  uint32_t segments() const { return cuda::LosslessSegments(payload_bytes_, tile_); }
   // True if the tiles were found in parallel: each segment's tiles follow those of the one before.
   bool SegmentsMeet() const {
     const std::vector<cuda::KvSegment> all = segments_.Read();

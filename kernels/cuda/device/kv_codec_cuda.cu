@@ -14,11 +14,11 @@ namespace penstock::cuda {
 namespace {
 
 LosslessTilesParams TilesOf(const LosslessParams& params, uint32_t tile_elements) {
-  const uint32_t segments = params.payload_bytes / LosslessSegmentBytes(tile_elements);
   return {.lossless = params,
           .tiles = LosslessTiles(params.elements, tile_elements),
           .tile_elements = tile_elements,
-          .segments = std::clamp(segments, 1u, LosslessSegmentsMax(params.elements, tile_elements)),
+          .segments = std::min(LosslessSegments(params.payload_bytes, tile_elements),
+                               LosslessSegmentsMax(params.elements, tile_elements)),
           .entropy = tile_elements == kLxrTile};
 }
 LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
