@@ -87,6 +87,12 @@ inline constexpr uint32_t kSegmentTiles = 8;
 constexpr uint32_t LosslessSegmentBytes(uint32_t tile) {
   return kSegmentTiles * LosslessTileBytesMax(tile);
 }
+// A rest of less than two tiles belongs to the segment before it.
+constexpr uint32_t LosslessSegments(uint32_t payload_bytes, uint32_t tile) {
+  const uint32_t rest_max = 2 * LosslessTileBytesMax(tile) - 1, bytes = LosslessSegmentBytes(tile);
+  const uint32_t segments = payload_bytes / bytes + (payload_bytes % bytes > rest_max ? 1 : 0);
+  return segments > 0 ? segments : 1;
+}
 constexpr uint32_t LosslessSegmentsMax(uint32_t elements, uint32_t tile) {
   return LosslessTiles(elements, tile) / kSegmentTiles + 1;
 }

@@ -180,9 +180,7 @@ class LosslessDecode {
 
   std::vector<Bf16> values() const { return values_.Read(); }
   uint32_t fault() const { return result_.Read()[0].fault; }
-  uint32_t segments() const {
-    return std::max(1u, payload_bytes_ / cuda::LosslessSegmentBytes(tile_));
-  }
+  uint32_t segments() const { return cuda::LosslessSegments(payload_bytes_, tile_); }
   // True if the tiles were found in parallel: each segment's tiles follow those of the one before.
   bool SegmentsMeet() const {
     const std::vector<cuda::KvSegment> all = segments_.Read();
@@ -302,6 +300,17 @@ TEST_F(DeviceCodecs, ConstantsAndTheSmallest) {
       ExpectAgreement(spec, run, {.calibration = &calibration, .checksum = bits != 1}, values);
     }
   }
+}
+
+// 2.5 times a scale of 15, which is halfway between two levels: the product by the scale's
+// reciprocal is below it.
+TEST_F(DeviceCodecs, ValuesBetweenTwoLevelsOfKv2) {
+  KvRun run = SmallRun();
+  run.head_dim = 128;
+  std::mt19937_64 random(9);
+  std::vector<Bf16> values(run.Elements());
+  for (Bf16& value : values) value = ToBf16(7.5f * static_cast<float>(random() % 7));
+  ExpectAgreement({KvCodec::kKv2}, run, {}, values);
 }
 
 TEST_F(DeviceCodecs, ValuesThatNoLossyCodecHolds) {

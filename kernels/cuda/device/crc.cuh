@@ -14,7 +14,11 @@ constexpr int kCrcSharedBytes = 32 * 16 * 32 * 4;
 
 // Copies the tables to shared memory. Called by all threads of a block; a barrier must follow.
 PENSTOCK_DEVICE void FillCrcTables(const CrcTables& tables, int threads, uint32_t* shared) {
-  for (int i = ThreadX(); i < 32 * 16 * 32; i += threads) shared[i] = tables.nibbles[i / 32];
+  // A row of the same entry for 32 lanes has eight vectors.
+  for (int i = ThreadX(); i < kCrcSharedBytes / 16; i += threads) {
+    const uint32_t entry = tables.nibbles[i / 8];
+    reinterpret_cast<Words4*>(shared)[i] = {{entry, entry, entry, entry}};
+  }
 }
 
 struct CrcLane {

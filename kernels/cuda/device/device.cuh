@@ -208,18 +208,19 @@ PENSTOCK_DEVICE Words4 LoadStreaming(const void* p) {
   return v;
 }
 
-// Stores to an aligned address as one instruction: the compiler may split the assignment of a
-// struct.
+// Stores to global memory in one instruction: the compiler may divide the assignment of a struct.
 PENSTOCK_DEVICE void Store(void* p, const Words4& v) {
-  *static_cast<uint4*>(p) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),
+               "r"(v.word[2]), "r"(v.word[3])
+               : "memory");
 }
 PENSTOCK_DEVICE void Store(void* p, const Words2& v) {
-  *static_cast<uint2*>(p) = make_uint2(v.word[0], v.word[1]);
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1])
+               : "memory");
 }
 
 // Atomically adds v; returns the previous value.
 PENSTOCK_DEVICE uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return atomicAdd(p, v); }
-PENSTOCK_DEVICE void AtomicXor(uint32_t* p, uint32_t v) { atomicXor(p, v); }
 PENSTOCK_DEVICE void AtomicMin(uint32_t* p, uint32_t v) { atomicMin(p, v); }
 PENSTOCK_DEVICE void AtomicAdd(uint64_t* p, uint64_t v) {
   atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));

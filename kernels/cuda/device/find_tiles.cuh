@@ -12,7 +12,7 @@
 
 namespace penstock::cuda {
 
-constexpr int kFindWarps = 8;
+constexpr int kFindWarps = 4;
 constexpr int kFindThreads = kFindWarps * 32;
 constexpr uint32_t kNoTile = 0xffffffff;
 
@@ -68,7 +68,8 @@ struct FirstHeads {
 // kFindThreads, the list has some.
 PENSTOCK_DEVICE void CollectHeads(const LosslessTilesParams& p, uint32_t start, uint32_t places,
                                   FirstHeads& heads) {
-  constexpr uint32_t kAhead = 4;
+  constexpr uint32_t kAhead = 5;  // the places of lx16 at once
+  static_assert(kAhead * kFindThreads > LosslessTileBytesMax(kLx16Tile) / 16);
   if (ThreadX() == 0) heads.count = 0;
   SyncBlock();
   for (uint32_t first = ThreadX(); first < places; first += kAhead * kFindThreads) {

@@ -14,11 +14,11 @@ namespace penstock::cuda {
 namespace {
 
 LosslessTilesParams TilesOf(const LosslessParams& params, uint32_t tile_elements) {
-  const uint32_t segments = params.payload_bytes / LosslessSegmentBytes(tile_elements);
   return {.lossless = params,
           .tiles = LosslessTiles(params.elements, tile_elements),
           .tile_elements = tile_elements,
-          .segments = std::clamp(segments, 1u, LosslessSegmentsMax(params.elements, tile_elements)),
+          .segments = std::min(LosslessSegments(params.payload_bytes, tile_elements),
+                               LosslessSegmentsMax(params.elements, tile_elements)),
           .entropy = tile_elements == kLxrTile};
 }
 LaunchShape TileShape(const LosslessTilesParams& all, size_t shared_bytes) {
@@ -59,7 +59,7 @@ void EncodeLx16(const LosslessParams& params, void* stream) {
 void DecodeLx16(const LosslessParams& params, void* stream) {
   const LosslessTilesParams all = TilesOf(params, kLx16Tile);
   FindTiles(all, stream);
-  Launch(&DecodeLx16Kernel, TileShape(all, kBoardBytes), all, stream);
+  Launch(&DecodeLx16Kernel, TileShape(all, 0), all, stream);
 }
 
 void EncodeLxr(const LosslessParams& params, void* stream) {
@@ -103,14 +103,14 @@ LaunchShape WideShape(const WideRowsParams& all) {
   return {.x = static_cast<int>((all.total_units + kRowsWarps - 1) / kRowsWarps),
           .threads = kRowsWarps * 32};
 }
-// Calls launch<lanes that have a row>() for rows that WideUnit supports. Returns false for others.
+// Calls launch<octets per lane>() for rows that WideUnit supports. Returns false for others.
 template <class Call>
-bool ForLanes(const KvRowsParams& params, const Call& call) {
+bool ForOctets(const KvRowsParams& params, const Call& call) {
   if (!IsWide(params)) return false;
   if (params.dims == 64) {
-    call.template operator()<8>();
+    call.template operator()<2>();
   } else {
-    call.template operator()<16>();
+    call.template operator()<4>();
   }
   return true;
 }
@@ -122,9 +122,9 @@ LaunchShape RowsShape(const KvRowsKernelParams& all) {
 }  // namespace
 
 void EncodeKvRows(const KvRowsParams& params, void* stream) {
-  const bool wide = ForLanes(params, [&]<int kLanes>() {
-    const WideRowsParams all = WideRowsOf(params, WideUnit<kLanes>::kRows);
-    Launch(&EncodeWideRowsKernel<kLanes>, WideShape(all), all, stream);
+  const bool wide = ForOctets(params, [&]<int kOctets>() {
+    const WideRowsParams all = WideRowsOf(params, WideUnit<kOctets>::kRows);
+    Launch(&EncodeWideRowsKernel<kOctets>, WideShape(all), all, stream);
   });
   if (wide) return;
   const KvRowsKernelParams all = RowsOf(params);
@@ -134,9 +134,9 @@ void EncodeKvRows(const KvRowsParams& params, void* stream) {
 }
 
 void DecodeKvRows(const KvRowsParams& params, void* stream) {
-  const bool wide = ForLanes(params, [&]<int kLanes>() {
-    const WideRowsParams all = WideRowsOf(params, WideUnit<kLanes>::kRows);
-    Launch(&DecodeWideRowsKernel<kLanes>, WideShape(all), all, stream);
+  const bool wide = ForOctets(params, [&]<int kOctets>() {
+    const WideRowsParams all = WideRowsOf(params, WideUnit<kOctets>::kRows);
+    Launch(&DecodeWideRowsKernel<kOctets>, WideShape(all), all, stream);
   });
   if (wide) return;
   const KvRowsKernelParams all = RowsOf(params);
@@ -149,7 +149,7 @@ void EncodeKv2(const Kv2Params& params, void* stream) {
   Launch(&EncodeKv2Kernel,
          {.x = static_cast<int>(params.layers * params.heads * params.planes),
           .threads = kKv2Threads,
-          .shared_bytes = kKv2Warps * 4},
+          .shared_bytes = Kv2SharedBytes(params.slots, params.dims)},
          params, stream);
 }
 

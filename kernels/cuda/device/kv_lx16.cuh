@@ -98,6 +98,8 @@ __global__ void __launch_bounds__(kTileThreads)
     nibbles[i] = *reinterpret_cast<const uint32_t*>(codes + NibblesAt(at));
     sign[i] = *reinterpret_cast<const Words2*>(signs + at);
   }
+  const TileEscapes escapes{.signs = signs, .size = tile.size, .count = plan.escapes};
+  const TileEscapes::Item escape = escapes.Load(static_cast<uint32_t>(ThreadX()) % 32);
   PENSTOCK_UNROLL
   for (int i = 0; i < kLx16Rows; ++i) {
     const uint32_t low = nibbles[i] & 0x0f0f0f0fu, high = nibbles[i] >> 4 & 0x0f0f0f0fu;
@@ -108,8 +110,11 @@ __global__ void __launch_bounds__(kTileThreads)
     const Words2 second = Quad::Join(sign[i].word[1], upper ? high : other, bases).Values();
     Store(values + at, Words4{{first.word[0], first.word[1], second.word[0], second.word[1]}});
   }
-  PatchEscapes<kTileWarps>(plan, signs + tile.size, tile.size, reinterpret_cast<uint16_t*>(values),
-                           p.lossless.result, reinterpret_cast<uint32_t*>(SharedMemory()));
+  const uint32_t begin = Lx16Rows::RowOf(0) * kTileRow, end = Lx16Rows::RowOf(kLx16Rows) * kTileRow;
+  if (escapes.Patch(escape, begin, end, reinterpret_cast<uint16_t*>(values))) return;
+  if (ThreadX() == 0) {
+    Report(p.lossless.result, KvFault::kEscape, static_cast<uint32_t>(BlockX()));
+  }
 }
 
 }  // namespace penstock::cuda

@@ -326,8 +326,10 @@ __global__ void __launch_bounds__(32)
     if (lane == 0) Report(p.lossless.result, known ? KvFault::kWords : KvFault::kState, index);
     return;
   }
-  PatchEscapes<1>(tile, signs + size, size, values, p.lossless.result,
-                  reinterpret_cast<uint32_t*>(decoder.ring));
+  const TileEscapes escapes{.signs = signs, .size = size, .count = tile.escapes};
+  if (!escapes.Patch(escapes.Load(lane), 0, size, values) && lane == 0) {
+    Report(p.lossless.result, KvFault::kEscape, index);
+  }
 }
 
 }  // namespace penstock::cuda

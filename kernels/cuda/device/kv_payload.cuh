@@ -43,7 +43,7 @@ PENSTOCK_DEVICE uint32_t SizeOf(const ChecksumParams& c) {
 
 // Loads 16 bytes at `at`; bytes beyond `size` are zeros.
 PENSTOCK_DEVICE Words4 LoadPadded(const std::byte* bytes, uint32_t at, uint32_t size) {
-  if (at + 16 <= size) return *reinterpret_cast<const Words4*>(bytes + at);
+  if (at + 16 <= size) return LoadStreaming(bytes + at);
   Words4 words = {};
   for (uint32_t i = at; i < size; ++i) {
     words.word[(i - at) / 4] |= static_cast<uint32_t>(bytes[i]) << ((i - at) % 4 * 8);
@@ -60,18 +60,25 @@ __global__ void __launch_bounds__(kPayloadWarps * 32)
   const ChecksumParams& c = p.checksum;
   const CrcLane crc(tables);
   const uint32_t size = SizeOf(c), chunks = ChecksumChunks(size);
-  constexpr uint32_t kRows = kCrcChunkRows, kAhead = 4;
-  static_assert(kRows * kCrcRowBytes == kChecksumChunkBytes);
+  static_assert(kCrcChunkRows * kCrcRowBytes == kChecksumChunkBytes);
+  constexpr uint32_t kAhead = 4;
   for (uint32_t chunk = BlockX() * kPayloadWarps + ThreadX() / 32; chunk < chunks;
        chunk += p.warps) {
-    uint32_t state = 0;
-    for (uint32_t row = 0; row < kRows; row += kAhead) {
-      Words4 words[kAhead];
+    const uint32_t start = chunk * kChecksumChunkBytes + crc.lane * 16;
+    Words4 next[kAhead];
+    const auto load = [&](uint32_t row) {
       PENSTOCK_UNROLL
       for (uint32_t i = 0; i < kAhead; ++i) {
-        const uint32_t at = chunk * kChecksumChunkBytes + (row + i) * kCrcRowBytes + crc.lane * 16;
-        words[i] = LoadPadded(c.bytes, at, size);
+        next[i] = LoadPadded(c.bytes, start + (row + i) * kCrcRowBytes, size);
       }
+    };
+    load(0);
+    uint32_t state = 0;
+    for (uint32_t row = 0; row < kCrcChunkRows; row += kAhead) {
+      Words4 words[kAhead];
+      PENSTOCK_UNROLL
+      for (uint32_t i = 0; i < kAhead; ++i) words[i] = next[i];
+      if (row + kAhead < kCrcChunkRows) load(row + kAhead);
       PENSTOCK_UNROLL
       for (uint32_t i = 0; i < kAhead; ++i) state = crc.Add(state, words[i]);
     }

@@ -1,7 +1,8 @@
 #pragma once
 
-// The row codecs for rows of 64 or 128 elements without exact elements, in aligned memory: a lane
-// handles eight neighbouring elements of a row, and a warp four loads of 16 bytes a lane at once.
+// The row codecs for rows of 64 or 128 elements without exact elements, in aligned memory. Four
+// lanes have a row: octet o of lane m is elements 32 * o + 8 * m to + 7. So elements j and j +
+// dims / 2, whose codes share a byte if they have 4 bits, belong to one lane.
 
 #include "kernels/cuda/device/block_ops.cuh"
 #include "kernels/cuda/device/kv_rows.cuh"
@@ -9,7 +10,8 @@
 
 namespace penstock::cuda {
 
-constexpr uint32_t kWideLoads = 4;
+constexpr int kRowLanes = 4;
+constexpr int kWideLoads = 4;  // vectors of 16 bytes that a lane has at once
 
 struct WideRowsParams {
   KvRowsParams rows;
@@ -17,7 +19,7 @@ struct WideRowsParams {
   uint32_t total_units = 0;  // in all layers
 };
 
-// True if WideRowsKernel can handle the rows.
+// True if WideUnit supports the rows.
 inline bool IsWide(const KvRowsParams& p) {
   const auto aligned = [](uint64_t bytes) { return bytes % 16 == 0; };
   return (p.dims == 64 || p.dims == 128) && p.exact == 0 && !p.behind_streams &&
@@ -26,13 +28,14 @@ inline bool IsWide(const KvRowsParams& p) {
          aligned(p.layer_bytes) && uint64_t{p.layers} * p.heads * p.planes * p.slots < 1u << 31;
 }
 
-// The rows that a warp handles at once; kLanes lanes have a row.
-template <int kLanes>
+// The rows that a warp handles at once: kSets of a row for every four lanes.
+template <int kOctets>
 struct WideUnit {
-  static constexpr uint32_t kDims = kLanes * 8, kRowsOfLoad = 32 / kLanes;
-  static constexpr uint32_t kRows = kWideLoads * kRowsOfLoad;
+  static constexpr uint32_t kDims = kOctets * 8 * kRowLanes;
+  static constexpr int kSets = kWideLoads / kOctets;
+  static constexpr uint32_t kRows = kSets * 32 / kRowLanes;
 
-  uint32_t layer, rows;  // number of rows of this unit
+  uint32_t layer, rows;  // number of rows from the unit's first one to the end of its plane
   KvRowCode code;
   Bf16* values;  // the first row
   std::byte *codes, *scales;
@@ -58,75 +61,85 @@ struct WideUnit {
   static PENSTOCK_DEVICE uint32_t RowBytes(KvRowCode code) { return kDims * RowCodeBits(code) / 8; }
   PENSTOCK_DEVICE bool HasMinimum() const { return code >= KvRowCode::kI8; }
 
-  // The row of this lane in a load.
-  static PENSTOCK_DEVICE uint32_t RowOf(uint32_t load) {
-    return load * kRowsOfLoad + static_cast<uint32_t>(ThreadX()) % 32 / kLanes;
+  // The row of this lane in a set.
+  static PENSTOCK_DEVICE uint32_t RowOf(int set) {
+    return static_cast<uint32_t>(set * 32 + ThreadX() % 32) / kRowLanes;
   }
-  PENSTOCK_DEVICE bool Has(uint32_t load) const { return RowOf(load) < rows; }
-  static PENSTOCK_DEVICE uint32_t Member() { return static_cast<uint32_t>(ThreadX()) % kLanes; }
-  // True for the lanes with the second half of a row's elements, in whose codes of 4 bits they are
-  // the high nibbles.
-  static PENSTOCK_DEVICE bool IsUpper() { return Member() >= kLanes / 2; }
-
-  PENSTOCK_DEVICE Words4* ValuesOf(uint32_t load) const {
-    return reinterpret_cast<Words4*>(values + RowOf(load) * kDims + Member() * 8);
+  static PENSTOCK_DEVICE uint32_t Member() { return static_cast<uint32_t>(ThreadX()) % kRowLanes; }
+  PENSTOCK_DEVICE bool Has(int set) const { return RowOf(set) < rows; }
+  // Where a lane's octets are.
+  PENSTOCK_DEVICE Words4* ValuesOf(int set, int octet) const {
+    return reinterpret_cast<Words4*>(values) + (RowOf(set) * (kDims / 8) + Member()) +
+           octet * kRowLanes;
   }
-  PENSTOCK_DEVICE std::byte* BytesOf(uint32_t load) const {
-    return codes + RowOf(load) * kDims + Member() * 8;
+  PENSTOCK_DEVICE Words2* BytesOf(int set, int octet) const {
+    return reinterpret_cast<Words2*>(codes) + (RowOf(set) * (kDims / 8) + Member()) +
+           octet * kRowLanes;
   }
-  PENSTOCK_DEVICE std::byte* NibblesOf(uint32_t load) const {
-    return codes + RowOf(load) * (kDims / 2) + Member() % (kLanes / 2) * 8;
+  // The codes of octets `octet` and `octet` + kOctets / 2.
+  PENSTOCK_DEVICE Words2* NibblesOf(int set, int octet) const {
+    return reinterpret_cast<Words2*>(codes) + (RowOf(set) * (kDims / 16) + Member()) +
+           octet * kRowLanes;
   }
 };
 
-// The largest (or smallest) of the values in the lanes that have a row.
-template <int kLanes, class T, class Most>
-PENSTOCK_DEVICE void ReduceRows(T (&v)[kWideLoads], const Most& most) {
+// Applies an operation to the four lanes that have a row.
+template <class T, class Most>
+PENSTOCK_DEVICE T ReduceRow(T v, const Most& most) {
   PENSTOCK_UNROLL
-  for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) v[i] = most(v[i], ShuffleXor(v[i], mask));
-  }
+  for (int mask = 1; mask < kRowLanes; mask *= 2) v = most(v, ShuffleXor(v, mask));
+  return v;
 }
 
-// Byte 0 of each of four words.
-PENSTOCK_DEVICE uint32_t LowBytes(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  return Permute(Permute(a, b, 0x0040), Permute(c, d, 0x0040), 0x5410);
-}
-
-// The Hadamard transform of rows, unnormalised, stages in ascending order.
-template <int kLanes>
-PENSTOCK_DEVICE void RotateWide(float (&x)[8]) {
-  PENSTOCK_UNROLL
-  for (int half = 1; half < 8; half *= 2) {
+// The Hadamard transform of a row, unnormalised, stages in ascending order.
+template <int kOctets>
+PENSTOCK_DEVICE void RotateRow(float (&x)[kOctets * 8]) {
+  constexpr int kElements = kOctets * 8;
+  const auto stage = [&x](int half) {
     PENSTOCK_UNROLL
-    for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < kElements; ++k) {
       if ((k & half) != 0) continue;
       const float a = x[k], b = x[k + half];
       x[k] = Add(a, b);
       x[k + half] = Add(a, -b);
     }
-  }
+  };
   PENSTOCK_UNROLL
-  for (int mask = 1; mask < kLanes; mask *= 2) {
+  for (int half = 1; half < 8; half *= 2) stage(half);
+  PENSTOCK_UNROLL
+  for (int mask = 1; mask < kRowLanes; mask *= 2) {
     const uint32_t negate = (ThreadX() & mask) != 0 ? 0x80000000u : 0u;
     PENSTOCK_UNROLL
-    for (int k = 0; k < 8; ++k) {
+    for (int k = 0; k < kElements; ++k) {
       const float other = ShuffleXor(x[k], mask);
       x[k] = Add(other, BitsToFloat(FloatToBits(x[k]) ^ negate));
     }
   }
+  PENSTOCK_UNROLL
+  for (int half = 8; half < kElements; half *= 2) stage(half);
 }
 
-template <int kLanes>
+// Byte 0 of each of four words.
+PENSTOCK_DEVICE uint32_t LowBytes(const uint32_t* w) {
+  return Permute(Permute(w[0], w[1], 0x0040), Permute(w[2], w[3], 0x0040), 0x5410);
+}
+
+template <int kOctets>
 struct WideEncoder {
-  WideUnit<kLanes> unit;
-  Words4 words[kWideLoads];
+  using Unit = WideUnit<kOctets>;
+  static constexpr int kElements = kOctets * 8;
+  static constexpr uint32_t kMagnitudes = 0x7fff7fffu;
+
+  Unit unit;
+  Words4 words[Unit::kSets][kOctets];
 
   PENSTOCK_DEVICE WideEncoder(const WideRowsParams& p, uint32_t index) : unit(p, index) {
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      words[i] = unit.Has(i) ? *unit.ValuesOf(i) : Words4{};
+    for (int set = 0; set < Unit::kSets; ++set) {
+      PENSTOCK_UNROLL
+      for (int o = 0; o < kOctets; ++o) {
+        words[set][o] = unit.Has(set) ? *unit.ValuesOf(set, o) : Words4{};
+      }
     }
   }
 
@@ -136,243 +149,256 @@ struct WideEncoder {
     static_assert(kQuantisedExponentMax == 0xf0);
     uint32_t carries = 0;
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
+    for (int set = 0; set < Unit::kSets; ++set) {
       PENSTOCK_UNROLL
-      for (int w = 0; w < 4; ++w) carries |= (words[i].word[w] & 0x78007800u) + 0x08000800u;
+      for (int w = 0; w < kOctets * 4; ++w) carries |= (Word(set, w) & 0x78007800u) + 0x08000800u;
     }
     return (carries & 0x80008000u) != 0;
   }
 
-  PENSTOCK_DEVICE void StoreBytes(uint32_t load, const Words2& codes) const {
-    if (unit.Has(load)) Store(unit.BytesOf(load), codes);
-  }
-  // Combines the low nibbles of the lower lanes with the high ones of the upper lanes.
-  PENSTOCK_DEVICE void StoreNibbles(uint32_t load, const Words2& codes) const {
-    const bool upper = unit.IsUpper();
-    const uint32_t other = ShuffleXor(upper ? codes.word[0] : codes.word[1], kLanes / 2);
-    if (!unit.Has(load)) return;
-    reinterpret_cast<uint32_t*>(unit.NibblesOf(load))[upper ? 1 : 0] =
-        upper ? other | codes.word[1] << 4 : codes.word[0] | other << 4;
-  }
-
   template <F8Format kFormat>
-  PENSTOCK_DEVICE void F8() const {
-    uint32_t top[kWideLoads];
+  PENSTOCK_DEVICE void F8(int set) const {
+    const auto most = [](uint32_t a, uint32_t b) { return MaxBf16(a, b); };
+    uint32_t top = 0;
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      const auto& w = words[i].word;
-      const uint32_t most = MaxBf16(MaxBf16(w[0] & 0x7fff7fffu, w[1] & 0x7fff7fffu),
-                                    MaxBf16(w[2] & 0x7fff7fffu, w[3] & 0x7fff7fffu));
-      top[i] = MaxBf16(most, most >> 16);
-    }
-    ReduceRows<kLanes>(top, [](uint32_t a, uint32_t b) { return MaxBf16(a, b); });
+    for (int w = 0; w < kOctets * 4; ++w) top = most(top, Word(set, w) & kMagnitudes);
+    const F8Scale<kFormat> f8(ReduceRow(most(top, top >> 16), most) & 0xffffu);
+    if (!unit.Has(set)) return;
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      const F8Scale<kFormat> f8(top[i] & 0xffffu);
+    for (int o = 0; o < kOctets; ++o) {
       Words2 codes;
       PENSTOCK_UNROLL
       for (int h = 0; h < 2; ++h) {
-        const uint32_t first = words[i].word[2 * h], second = words[i].word[2 * h + 1];
+        const uint32_t first = Word(set, o * 4 + 2 * h), second = Word(set, o * 4 + 2 * h + 1);
         codes.word[h] = f8.Pair(LowBf16(first), HighBf16(first)) |
                         f8.Pair(LowBf16(second), HighBf16(second)) << 16;
       }
-      StoreBytes(i, codes);
-      if (unit.Member() == 0 && unit.Has(i)) {
-        reinterpret_cast<uint16_t*>(unit.scales)[unit.RowOf(i)] =
-            static_cast<uint16_t>(f8.scale >> 16);
-      }
+      Store(unit.BytesOf(set, o), codes);
     }
+    if (unit.Member() != 0) return;
+    reinterpret_cast<uint16_t*>(unit.scales)[unit.RowOf(set)] =
+        static_cast<uint16_t>(f8.scale >> 16);
   }
 
-  // Sets the lowest and the highest value of each row.
-  PENSTOCK_DEVICE void FindRanges(float (&low)[kWideLoads], float (&high)[kWideLoads]) const {
+  // The scale of a row of bf16.
+  template <int kLevels>
+  PENSTOCK_DEVICE AffineScale<kLevels> ScaleOf(int set) const {
     constexpr uint32_t kNegateHigh = 0x80000000u;
-    uint32_t range[kWideLoads];  // the minimum, and the negated maximum above it
+    uint32_t least = Word(set, 0), most = least;
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      const auto& w = words[i].word;
-      const uint32_t least = MinBf16(MinBf16(w[0], w[1]), MinBf16(w[2], w[3]));
-      const uint32_t most = MaxBf16(MaxBf16(w[0], w[1]), MaxBf16(w[2], w[3]));
-      range[i] = MinBf16(Permute(least, most, 0x5410) ^ kNegateHigh,
-                         Permute(least, most, 0x7632) ^ kNegateHigh);
+    for (int w = 1; w < kOctets * 4; ++w) {
+      least = MinBf16(least, Word(set, w));
+      most = MaxBf16(most, Word(set, w));
     }
-    ReduceRows<kLanes>(range, [](uint32_t a, uint32_t b) { return MinBf16(a, b); });
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      low[i] = LowBf16(range[i]);
-      high[i] = HighBf16(range[i] ^ kNegateHigh);
-    }
+    // The minimum, and the negated maximum above it.
+    const uint32_t range = ReduceRow(MinBf16(Permute(least, most, 0x5410) ^ kNegateHigh,
+                                             Permute(least, most, 0x7632) ^ kNegateHigh),
+                                     [](uint32_t a, uint32_t b) { return MinBf16(a, b); });
+    return AffineScale<kLevels>(LowBf16(range), HighBf16(range ^ kNegateHigh));
   }
 
   template <int kLevels>
-  PENSTOCK_DEVICE void StoreAffine(uint32_t load, const AffineScale<kLevels>& affine,
-                                   const float (&x)[8]) const {
-    uint32_t code[8];
+  PENSTOCK_DEVICE void StoreAffine(int set, const AffineScale<kLevels>& affine,
+                                   const float (&x)[kElements]) const {
+    if (!unit.Has(set)) return;
+    uint32_t codes[kElements / 4];  // a byte each
     PENSTOCK_UNROLL
-    for (int i = 0; i < 8; ++i) code[i] = affine.RoundedLevel(x[i]);
-    const Words2 codes = {{LowBytes(code[0], code[1], code[2], code[3]),
-                           LowBytes(code[4], code[5], code[6], code[7])}};
-    if constexpr (kLevels == 255) StoreBytes(load, codes);
-    if constexpr (kLevels == 15) StoreNibbles(load, codes);
-    if (unit.Member() == 0 && unit.Has(load)) {
-      reinterpret_cast<uint32_t*>(unit.scales)[unit.RowOf(load)] =
-          affine.scale | affine.minimum_bits << 16;
-    }
-  }
-  PENSTOCK_DEVICE void Widen(uint32_t load, float (&x)[8]) const {
-    PENSTOCK_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      x[2 * i] = LowBf16(words[load].word[i]);
-      x[2 * i + 1] = HighBf16(words[load].word[i]);
-    }
-  }
-
-  template <int kLevels>
-  PENSTOCK_DEVICE void Affine() const {
-    float low[kWideLoads], high[kWideLoads];
-    FindRanges(low, high);
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      float x[8];
-      Widen(i, x);
-      StoreAffine(i, AffineScale<kLevels>(low[i], high[i]), x);
-    }
-  }
-
-  PENSTOCK_DEVICE void Rotated() const {
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      float x[8];
-      Widen(i, x);
-      RotateWide<kLanes>(x);
+    for (int i = 0; i < kElements / 4; ++i) {
+      uint32_t code[4];
       PENSTOCK_UNROLL
-      for (int k = 0; k < 8; ++k) x[k] = Multiply(x[k], HadamardScale(kLanes * 8));
-      float low = x[0], high = x[0];
-      PENSTOCK_UNROLL
-      for (int k = 1; k < 8; ++k) low = fminf(low, x[k]), high = fmaxf(high, x[k]);
-      PENSTOCK_UNROLL
-      for (int mask = kLanes / 2; mask > 0; mask /= 2) {
-        low = fminf(low, ShuffleXor(low, mask));
-        high = fmaxf(high, ShuffleXor(high, mask));
+      for (int k = 0; k < 4; ++k) code[k] = affine.RoundedLevel(x[4 * i + k]);
+      codes[i] = LowBytes(code);
+    }
+    constexpr int kHalf = kLevels == 15 ? kOctets / 2 : kOctets;
+    PENSTOCK_UNROLL
+    for (int o = 0; o < kHalf; ++o) {
+      if constexpr (kLevels == 15) {
+        constexpr int kUpper = kHalf * 2;
+        Store(unit.NibblesOf(set, o), Words2{{codes[2 * o] | codes[2 * o + kUpper] << 4,
+                                              codes[2 * o + 1] | codes[2 * o + 1 + kUpper] << 4}});
+      } else {
+        Store(unit.BytesOf(set, o), Words2{{codes[2 * o], codes[2 * o + 1]}});
       }
-      StoreAffine(i, AffineScale<15>(low, high), x);
     }
+    if (unit.Member() != 0) return;
+    reinterpret_cast<uint32_t*>(unit.scales)[unit.RowOf(set)] = affine.scale | affine.minimum_bits
+                                                                                   << 16;
   }
 
-  PENSTOCK_DEVICE void Code() const {
-    if (unit.code == KvRowCode::kF8E4m3) return F8<F8Format::kE4m3>();
-    if (unit.code == KvRowCode::kF8E5m2) return F8<F8Format::kE5m2>();
-    if (unit.code == KvRowCode::kI8) return Affine<255>();
-    if (unit.code == KvRowCode::kI4) return Affine<15>();
-    Rotated();
+  template <int kLevels>
+  PENSTOCK_DEVICE void Affine(int set) const {
+    float x[kElements];
+    Widen(set, x);
+    StoreAffine(set, ScaleOf<kLevels>(set), x);
+  }
+
+  PENSTOCK_DEVICE void Rotated(int set) const {
+    float x[kElements];
+    Widen(set, x);
+    RotateRow<kOctets>(x);
+    PENSTOCK_UNROLL
+    for (int k = 0; k < kElements; ++k) x[k] = Multiply(x[k], HadamardScale(Unit::kDims));
+    float low = x[0], high = x[0];
+    PENSTOCK_UNROLL
+    for (int k = 1; k < kElements; ++k) low = fminf(low, x[k]), high = fmaxf(high, x[k]);
+    low = ReduceRow(low, [](float a, float b) { return fminf(a, b); });
+    high = ReduceRow(high, [](float a, float b) { return fmaxf(a, b); });
+    StoreAffine(set, AffineScale<15>(low, high), x);
+  }
+
+  PENSTOCK_DEVICE void Code(int set) const {
+    if (unit.code == KvRowCode::kF8E4m3) return F8<F8Format::kE4m3>(set);
+    if (unit.code == KvRowCode::kF8E5m2) return F8<F8Format::kE5m2>(set);
+    if (unit.code == KvRowCode::kI8) return Affine<255>(set);
+    if (unit.code == KvRowCode::kI4) return Affine<15>(set);
+    Rotated(set);
+  }
+
+ private:
+  // Word `w` of the lane's elements in a row.
+  PENSTOCK_DEVICE uint32_t Word(int set, int w) const { return words[set][w / 4].word[w % 4]; }
+  PENSTOCK_DEVICE void Widen(int set, float (&x)[kElements]) const {
+    PENSTOCK_UNROLL
+    for (int w = 0; w < kOctets * 4; ++w) {
+      x[2 * w] = LowBf16(Word(set, w));
+      x[2 * w + 1] = HighBf16(Word(set, w));
+    }
   }
 };
 
 // Encodes rows. Grid: units / kRowsWarps.
-template <int kLanes>
+template <int kOctets>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     EncodeWideRowsKernel(const __grid_constant__ WideRowsParams p) {
   const uint32_t index = BlockX() * kRowsWarps + ThreadX() / 32;
   if (index >= p.total_units) return;
-  const WideEncoder<kLanes> encoder(p, index);
+  const WideEncoder<kOctets> encoder(p, index);
   if (Ballot(encoder.IsUnfit()) != 0 && ThreadX() % 32 == 0) {
     AtomicMin(&p.rows.result->fault, PackKvFault(KvFault::kValues, encoder.unit.layer));
   }
-  encoder.Code();
+  PENSTOCK_UNROLL
+  for (int set = 0; set < WideUnit<kOctets>::kSets; ++set) encoder.Code(set);
 }
 
-template <int kLanes>
+template <int kOctets>
 struct WideDecoder {
-  WideUnit<kLanes> unit;
+  using Unit = WideUnit<kOctets>;
+  static constexpr int kElements = kOctets * 8;
 
-  PENSTOCK_DEVICE void StoreValues(uint32_t load, const float (&x)[8]) const {
-    if (!unit.Has(load)) return;
-    Store(unit.ValuesOf(load), Words4{{PackBf16(x[0], x[1]), PackBf16(x[2], x[3]),
-                                       PackBf16(x[4], x[5]), PackBf16(x[6], x[7])}});
+  Unit unit;
+
+  PENSTOCK_DEVICE void StoreRow(int set, const float (&x)[kElements]) const {
+    if (!unit.Has(set)) return;
+    PENSTOCK_UNROLL
+    for (int o = 0; o < kOctets; ++o) {
+      Words4 words;
+      PENSTOCK_UNROLL
+      for (int w = 0; w < 4; ++w) words.word[w] = PackBf16(x[o * 8 + 2 * w], x[o * 8 + 2 * w + 1]);
+      Store(unit.ValuesOf(set, o), words);
+    }
+  }
+
+  // The codes of rows as bytes, and their scales (and minima above them).
+  struct Loaded {
+    Words2 codes[Unit::kSets][kOctets];
+    uint32_t scales[Unit::kSets];
+
+    // The word of which element k of a set's row is byte k % 4.
+    PENSTOCK_DEVICE uint32_t Word(int set, int k) const {
+      return codes[set][k / 8].word[k / 4 % 2];
+    }
+  };
+  PENSTOCK_DEVICE void LoadBytes(Loaded& loaded) const {
+    PENSTOCK_UNROLL
+    for (int set = 0; set < Unit::kSets; ++set) {
+      PENSTOCK_UNROLL
+      for (int o = 0; o < kOctets; ++o) {
+        loaded.codes[set][o] = unit.Has(set) ? *unit.BytesOf(set, o) : Words2{};
+      }
+    }
+  }
+  PENSTOCK_DEVICE void LoadNibbles(Loaded& loaded) const {
+    PENSTOCK_UNROLL
+    for (int set = 0; set < Unit::kSets; ++set) {
+      PENSTOCK_UNROLL
+      for (int o = 0; o < kOctets / 2; ++o) {
+        loaded.codes[set][o] = unit.Has(set) ? *unit.NibblesOf(set, o) : Words2{};
+      }
+      PENSTOCK_UNROLL
+      for (int o = 0; o < kOctets / 2; ++o) {
+        PENSTOCK_UNROLL
+        for (int h = 0; h < 2; ++h) {
+          const uint32_t pairs = loaded.codes[set][o].word[h];
+          loaded.codes[set][o].word[h] = pairs & 0x0f0f0f0fu;
+          loaded.codes[set][o + kOctets / 2].word[h] = pairs >> 4 & 0x0f0f0f0fu;
+        }
+      }
+    }
+  }
+  // Scale is a uint16_t, or a uint32_t with the minimum above the scale.
+  template <class Scale>
+  PENSTOCK_DEVICE void LoadScales(Loaded& loaded) const {
+    PENSTOCK_UNROLL
+    for (int set = 0; set < Unit::kSets; ++set) {
+      loaded.scales[set] =
+          unit.Has(set) ? reinterpret_cast<const Scale*>(unit.scales)[unit.RowOf(set)] : Scale{0};
+    }
   }
 
   template <F8Format kFormat>
   PENSTOCK_DEVICE void F8() const {
-    Words2 codes[kWideLoads];
-    uint32_t scale[kWideLoads];
+    Loaded loaded;
+    LoadScales<uint16_t>(loaded);
+    LoadBytes(loaded);
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      if (!unit.Has(i)) continue;
-      codes[i] = *reinterpret_cast<const Words2*>(unit.BytesOf(i));
-      scale[i] = reinterpret_cast<const uint16_t*>(unit.scales)[unit.RowOf(i)];
-    }
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      if (!unit.Has(i)) continue;
-      float x[8];
+    for (int set = 0; set < Unit::kSets; ++set) {
+      float x[kElements];
       PENSTOCK_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        x[k] = F8Value<kFormat>(codes[i].word[k / 4] << (24 - k % 4 * 8), WidenBf16(scale[i]));
+      for (int k = 0; k < kElements; ++k) {
+        x[k] = F8Value<kFormat>(loaded.Word(set, k) << (24 - k % 4 * 8),
+                                WidenBf16(loaded.scales[set]));
       }
-      StoreValues(i, x);
+      StoreRow(set, x);
     }
-  }
-
-  // Loads the codes of eight elements of each row as bytes, and the rows' scales and minima.
-  template <int kLevels>
-  PENSTOCK_DEVICE void Load(Words2 (&codes)[kWideLoads], uint32_t (&scales)[kWideLoads]) const {
-    PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      codes[i] = {}, scales[i] = 0;
-      if (!unit.Has(i)) continue;
-      const std::byte* from = kLevels == 255 ? unit.BytesOf(i) : unit.NibblesOf(i);
-      codes[i] = *reinterpret_cast<const Words2*>(from);
-      scales[i] = reinterpret_cast<const uint32_t*>(unit.scales)[unit.RowOf(i)];
-    }
-    if constexpr (kLevels == 15) {
-      const int shift = unit.IsUpper() ? 4 : 0;
-      PENSTOCK_UNROLL
-      for (uint32_t i = 0; i < kWideLoads; ++i) {
-        PENSTOCK_UNROLL
-        for (int h = 0; h < 2; ++h) codes[i].word[h] = codes[i].word[h] >> shift & 0x0f0f0f0fu;
-      }
-    }
-  }
-  static PENSTOCK_DEVICE float CodeAt(const Words2& codes, int k) {
-    return ByteToFloat(codes.word[k / 4], k % 4);
   }
 
   template <int kLevels>
   PENSTOCK_DEVICE void Affine() const {
-    Words2 codes[kWideLoads];
-    uint32_t scales[kWideLoads];
-    Load<kLevels>(codes, scales);
+    Loaded loaded;
+    LoadScales<uint32_t>(loaded);
+    if constexpr (kLevels == 255) LoadBytes(loaded);
+    if constexpr (kLevels == 15) LoadNibbles(loaded);
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      float x[8];
+    for (int set = 0; set < Unit::kSets; ++set) {
+      const float scale = LowBf16(loaded.scales[set]), minimum = HighBf16(loaded.scales[set]);
+      float x[kElements];
       PENSTOCK_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        x[k] = Add(Multiply(CodeAt(codes[i], k), LowBf16(scales[i])), HighBf16(scales[i]));
+      for (int k = 0; k < kElements; ++k) {
+        x[k] = Add(Multiply(ByteToFloat(loaded.Word(set, k), k % 4), scale), minimum);
       }
-      StoreValues(i, x);
+      StoreRow(set, x);
     }
   }
 
   PENSTOCK_DEVICE void Rotated() const {
-    constexpr int kOrder = kLanes * 8;
-    Words2 codes[kWideLoads];
-    uint32_t scales[kWideLoads];
-    Load<15>(codes, scales);
+    Loaded loaded;
+    LoadScales<uint32_t>(loaded);
+    LoadNibbles(loaded);
+    const float normaliser = HadamardScale(Unit::kDims);
     PENSTOCK_UNROLL
-    for (uint32_t i = 0; i < kWideLoads; ++i) {
-      const float normaliser = HadamardScale(kOrder);
-      const float step = Multiply(LowBf16(scales[i]), normaliser);
-      const float first =
-          Multiply(HighBf16(scales[i]), Multiply(normaliser, static_cast<float>(kOrder)));
-      float x[8];  // sums of codes, exact
+    for (int set = 0; set < Unit::kSets; ++set) {
+      const float step = Multiply(LowBf16(loaded.scales[set]), normaliser);
+      const float first = Multiply(HighBf16(loaded.scales[set]),
+                                   Multiply(normaliser, static_cast<float>(Unit::kDims)));
+      float x[kElements];  // sums of codes, exact
       PENSTOCK_UNROLL
-      for (int k = 0; k < 8; ++k) x[k] = CodeAt(codes[i], k);
-      RotateWide<kLanes>(x);
+      for (int k = 0; k < kElements; ++k) x[k] = ByteToFloat(loaded.Word(set, k), k % 4);
+      RotateRow<kOctets>(x);
       PENSTOCK_UNROLL
-      for (int k = 0; k < 8; ++k) x[k] = Multiply(x[k], step);
+      for (int k = 0; k < kElements; ++k) x[k] = Multiply(x[k], step);
       // The minimum's transform is one value per row.
       if (unit.Member() == 0) x[0] = Add(x[0], first);
-      StoreValues(i, x);
+      StoreRow(set, x);
     }
   }
 
@@ -386,12 +412,12 @@ struct WideDecoder {
 };
 
 // Decodes rows. Grid: units / kRowsWarps.
-template <int kLanes>
+template <int kOctets>
 __global__ void __launch_bounds__(kRowsWarps * 32)
     DecodeWideRowsKernel(const __grid_constant__ WideRowsParams p) {
   const uint32_t index = BlockX() * kRowsWarps + ThreadX() / 32;
   if (index >= p.total_units) return;
-  WideDecoder<kLanes>{{p, index}}.Decode();
+  WideDecoder<kOctets>{{p, index}}.Decode();
 }
 
 }  // namespace penstock::cuda

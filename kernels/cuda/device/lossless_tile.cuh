@@ -272,35 +272,53 @@ PENSTOCK_DEVICE KvTile LoadTile(const LosslessParams& p, uint32_t index) {
 // faults other blocks report meanwhile.
 PENSTOCK_DEVICE bool IsFramed(const LosslessParams& p) { return p.result->framed == 1; }
 
-PENSTOCK_DEVICE uint16_t PatchedExponent(uint16_t bits, uint8_t exponent) {
-  return static_cast<uint16_t>((bits & 0x807fu) | static_cast<uint32_t>(exponent) << 7);
-}
+// The untrusted escapes of a tile, which a warp writes into the values that it has decoded. The
+// value of an escape has the sign and mantissa that are stored for it.
+struct TileEscapes {
+  const std::byte* signs;  // of all elements; the positions and exponents follow them
+  uint32_t size, count;
 
-// Writes the untrusted escapes at `lists` into a decoded tile, after a barrier that waits for the
-// block's decoded values. By a block of kWarps, with a board.
-template <int kWarps>
-PENSTOCK_DEVICE void PatchEscapes(const KvTile& tile, const std::byte* lists, uint32_t size,
-                                  uint16_t* values, KvCodecResult* result, uint32_t* board) {
-  const auto* positions = reinterpret_cast<const uint16_t*>(lists);
-  const auto* exponents = reinterpret_cast<const uint8_t*>(lists + 2 * tile.escapes);
-  uint32_t beyond = 0, disorder = 0;
-  for (uint32_t i = ThreadX(); i < tile.escapes; i += kWarps * 32) {
-    if (positions[i] >= size) beyond = 1;
-    if (i > 0 && positions[i - 1] >= positions[i]) disorder = 1;
+  struct Item {
+    uint32_t position = 0, exponent = 0, sign = 0;
+    bool exists = false, follows = true;  // follows: its position is above that of the one before
+  };
+  PENSTOCK_DEVICE Item Load(uint32_t i) const {
+    Item item;
+    if (i >= count) return item;
+    const auto* positions = reinterpret_cast<const uint16_t*>(signs + size);
+    item.exists = true;
+    item.position = positions[i];
+    item.follows = i == 0 || positions[i - 1] < item.position;
+    item.exponent = static_cast<uint32_t>(signs[size + 2 * count + i]);
+    if (item.position < size) item.sign = static_cast<uint32_t>(signs[item.position]);
+    return item;
   }
-  const uint32_t faults = BlockTotal<kWarps>(beyond << 16 | disorder, board);
-  if (faults >> 16 != 0) {
-    if (ThreadX() == 0) Report(result, KvFault::kEscape, static_cast<uint32_t>(BlockX()));
-    return;
+
+  // Writes those in [begin, end), after the values. `first` is this lane's first item. Returns in
+  // all lanes false if an escape of the tile is beyond its end; then none is written.
+  PENSTOCK_DEVICE bool Patch(const Item& first, uint32_t begin, uint32_t end,
+                             uint16_t* values) const {
+    bool beyond = false, disorder = false;
+    const uint32_t lane = static_cast<uint32_t>(ThreadX()) % 32;
+    for (uint32_t i = lane; i < count; i += 32) {
+      const Item item = i == lane ? first : Load(i);
+      beyond = beyond || item.position >= size;
+      disorder = disorder || !item.follows;
+    }
+    if (Ballot(beyond) != 0) return false;
+    // If two escapes name one value, the later one applies; then a single lane writes all of them
+    // in order.
+    const bool alone = Ballot(disorder) != 0;
+    SyncWarp();  // the values have been written
+    if (alone && lane != 0) return true;
+    for (uint32_t i = lane; i < count; i += alone ? 1 : 32) {
+      const Item item = i == lane ? first : Load(i);
+      if (item.position < begin || item.position >= end) continue;
+      values[item.position] = static_cast<uint16_t>((item.sign & 0x80u) << 8 | item.exponent << 7 |
+                                                    (item.sign & 0x7fu));
+    }
+    return true;
   }
-  // If two escapes name one value, the later one applies; then a single thread writes all of them
-  // in order.
-  const bool alone = faults != 0;
-  const uint32_t first = alone ? (ThreadX() == 0 ? 0u : tile.escapes) : ThreadX();
-  for (uint32_t i = first; i < tile.escapes; i += alone ? 1 : kWarps * 32) {
-    uint16_t& value = values[positions[i]];
-    value = PatchedExponent(value, exponents[i]);
-  }
-}
+};
 
 }  // namespace penstock::cuda

@@ -20,7 +20,8 @@ struct SlabKernelParams {
   // Zero bytes before the slab, so that the last chunk ends where the slab ends.
   uint32_t padding = 0;
   // The chunks that remain after all warps have had the same number are divided into this many
-  // parts each, at most kCrcParts; there is a warp for every part.
+  // parts each, at most kCrcParts; there is a warp for every part, and the warps of a chunk are
+  // neighbours in a block.
   uint32_t parts = 1;
 };
 static_assert(kSlabChunkBytes == kCrcChunkRows * kCrcRowBytes);
@@ -35,9 +36,10 @@ struct SlabRows {
   uint32_t padding = 0;  // number of rows before the slab
   // The next row in the arena.
   uint32_t block = 0, within = 0;
-  std::byte* piece = nullptr;
+  std::byte* piece;
 
-  PENSTOCK_DEVICE SlabRows(const SlabKernelParams& p, uint32_t chunk, uint32_t row) : slab(p.slab) {
+  PENSTOCK_DEVICE SlabRows(const SlabKernelParams& p, uint32_t chunk, uint32_t row)
+      : slab(p.slab), piece(p.slab.arena) {
     const uint32_t in_chunk = row * kCrcRowBytes + static_cast<uint32_t>(ThreadX()) % 32 * 16;
     flat = chunk * static_cast<uint32_t>(kSlabChunkBytes) + in_chunk - p.padding;
     if (chunk == 0 && in_chunk < p.padding) {
@@ -126,28 +128,45 @@ PENSTOCK_DEVICE uint32_t MoveRows(const SlabKernelParams& p, const CrcLane& crc,
   return crc.Close(p.tables, state, (kCrcChunkRows - first - count) / kCrcPartRows);
 }
 
-// Any grid; its warps share the chunks. The partials of the chunks that are divided are zero.
+// Moves this block's part of the chunks that remain.
+template <SlabMove kMove>
+PENSTOCK_DEVICE void MoveRest(const SlabKernelParams& p, const CrcLane& crc, uint32_t whole,
+                              uint32_t* board) {
+  const uint32_t warp = static_cast<uint32_t>(ThreadX()) / 32, part = warp % p.parts;
+  const uint32_t chunk = whole + warp / p.parts * p.blocks + BlockX();
+  const uint32_t rows = kCrcChunkRows / p.parts;
+  if (chunk < p.chunks) {
+    const uint32_t sum = MoveRows<kMove>(p, crc, chunk, part * rows, rows);
+    if (crc.lane == 0) board[warp] = sum;
+  }
+  if (p.slab.partials == nullptr) return;
+  SyncBlock();
+  if (chunk >= p.chunks || part != 0 || crc.lane != 0) return;
+  uint32_t sum = board[warp];
+  for (uint32_t i = 1; i < p.parts; ++i) sum ^= board[warp + i];
+  p.slab.partials[chunk] = sum;
+}
+
+constexpr int kSlabBoardBytes = kSlabWarps * 4;
+
+// Any grid; its warps share the chunks. Shared memory: the board and, for sums, the tables.
 template <SlabMove kMove>
 __global__ void __launch_bounds__(kSlabWarps * 32)
     SlabKernel(const __grid_constant__ SlabKernelParams p) {
   auto* tables = reinterpret_cast<uint32_t*>(SharedMemory());
+  uint32_t* board = tables;
   if (p.slab.partials != nullptr) {
     FillCrcTables(p.tables, kSlabWarps * 32, tables);
+    board = tables + kCrcSharedBytes / 4;
     SyncBlock();
   }
   const CrcLane crc(tables);
-  // Neighbouring warps belong to different blocks, so that few chunks use many processors.
-  const uint32_t warps = p.blocks * kSlabWarps;
-  const uint32_t warp = static_cast<uint32_t>(ThreadX()) / 32 * p.blocks + BlockX();
-  const uint32_t whole = p.chunks / warps * warps;
-  for (uint32_t chunk = warp; chunk < whole; chunk += warps) {
+  const uint32_t warps = p.blocks * kSlabWarps, whole = p.chunks / warps * warps;
+  for (uint32_t chunk = BlockX() * kSlabWarps + ThreadX() / 32; chunk < whole; chunk += warps) {
     const uint32_t sum = MoveRows<kMove>(p, crc, chunk, 0, kCrcChunkRows);
     if (p.slab.partials != nullptr && crc.lane == 0) p.slab.partials[chunk] = sum;
   }
-  if (warp >= (p.chunks - whole) * p.parts) return;
-  const uint32_t chunk = whole + warp / p.parts, rows = kCrcChunkRows / p.parts;
-  const uint32_t sum = MoveRows<kMove>(p, crc, chunk, warp % p.parts * rows, rows);
-  if (p.slab.partials != nullptr && crc.lane == 0) AtomicXor(&p.slab.partials[chunk], sum);
+  MoveRest<kMove>(p, crc, whole, board);
 }
 
 }  // namespace penstock::cuda

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "kernels/cuda/device/slabs.cuh"
-#include "kernels/cuda/runtime.h"
 #include "kernels/cuda/slabs.h"
 
 namespace penstock::cuda {
@@ -30,13 +29,11 @@ void MoveSlab(const SlabParams& params, int processors, void* stream) {
                        .padding = static_cast<uint32_t>(chunks * kSlabChunkBytes - bytes)};
   const uint32_t warps = blocks * kSlabWarps, rest = all.chunks % warps;
   while (all.parts < kCrcParts && 2 * all.parts * rest <= warps) all.parts *= 2;
-  if (params.partials != nullptr && rest > 0) {
-    FillDevice(params.partials + (all.chunks - rest), 0, rest * sizeof(uint32_t), stream);
-  }
+  const int tables_bytes = params.partials != nullptr ? kCrcSharedBytes : 0;
   LaunchSlab(all,
              {.x = static_cast<int>(blocks),
               .threads = kSlabWarps * 32,
-              .shared_bytes = params.partials != nullptr ? kCrcSharedBytes : size_t{0}},
+              .shared_bytes = static_cast<size_t>(tables_bytes + kSlabBoardBytes)},
              stream);
 }
 

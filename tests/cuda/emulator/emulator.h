@@ -131,7 +131,6 @@ inline void Store(void* p, const Words2& v) { *static_cast<Words2*>(p) = v; }
 
 // Fibers of one host thread are never preempted, so this is atomic.
 inline uint32_t AtomicAdd(uint32_t* p, uint32_t v) { return (*p += v) - v; }
-inline void AtomicXor(uint32_t* p, uint32_t v) { *p ^= v; }
 inline void AtomicMin(uint32_t* p, uint32_t v) { *p = v < *p ? v : *p; }
 inline void AtomicAdd(uint64_t* p, uint64_t v) { *p += v; }
 
