@@ -52,7 +52,9 @@ void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& 
                      .position = sequence.position() + static_cast<int32_t>(row),
                      .blocks = sequence.table,
                      .evicted = sequence.evicted});
-    outputs_.Want(steps.back(), sequence.sampler.OwnDraws(static_cast<int32_t>(row)));
+    const bool ranks = sequence.session->beams != nullptr;
+    outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()
+                                      : sequence.sampler.OwnDraws(static_cast<int32_t>(row)));
   }
 }
 

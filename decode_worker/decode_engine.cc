@@ -139,6 +139,7 @@ int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
 }
 
 void DecodeEngine::Decode(DecodeJob job) {
+  if (job.beams) return Search(std::move(job));
   const std::shared_ptr<DecodeSink> sink = job.sink;
   const std::vector<uint32_t> tokens = speculates() ? job.tokens : std::vector<uint32_t>();
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
@@ -260,6 +261,7 @@ void DecodeEngine::PreemptYoungest() {
   if (youngest == sequences_.rend()) return;
   const std::shared_ptr<DecodeSession> session = youngest->second.session;
   if (sequences_.begin()->second.session == session) return;
+  if (session->beams != nullptr) session->beams->DropOffers();  // they are computed again
   std::vector<DecodeSequence> choices;
   for (auto it = sequences_.begin(); it != sequences_.end();) {
     if (it->second.session != session) {
@@ -427,6 +429,7 @@ void DecodeEngine::AdvancePrefill(const StepOutput& output) {
 // Takes the tokens that the step gave the sequence: its next one, and one behind each guess while
 // the guesses are right.
 void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
+  if (sequence.session->beams != nullptr) return RankBeam(sequence, outputs_.at(first_output));
   std::vector<v1::TokenOut> tokens;
   bool next_is_right = true;
   for (size_t row = 0; next_is_right && row <= sequence.guesses.size(); ++row) {

@@ -113,6 +113,13 @@ class DecodeEngine {
   void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
   void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
 
+  // decode_beams.cc: beam search.
+  void Search(DecodeJob job);
+  void RankBeam(DecodeSequence& beam, const StepOutput& output);
+  void StepBeams(const std::shared_ptr<DecodeSession>& session);
+  std::vector<DecodeSequence> TakeBeams(const DecodeSession& session);
+  void EndSearch(const DecodeSession& session);
+
   int64_t GrowthAhead() const;
   void PreemptYoungest();
   void ResumeOldest();

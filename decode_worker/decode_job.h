@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "decode_worker/beams/beam_search.h"
 #include "decode_worker/swap_budget.h"
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
@@ -34,6 +35,9 @@ struct LocalPrefill {
   TimePoint arrival;
 };
 
+// The rules of the request's beam search; nullopt: it has none.
+std::optional<BeamRules> BeamRulesOf(const v1::SamplingSpec& spec, const StopRule& stop);
+
 // A session whose KV has arrived, for the engine to decode.
 struct DecodeJob {
   HandoffKey key;
@@ -45,9 +49,11 @@ struct DecodeJob {
   int32_t evicted = 0;  // tokens of the prompt without KV; `blocks` hold that of the others
   SamplingParams sampling;
   StopRule stop;
-  std::vector<v1::TokenOut> first;  // each choice's token behind `tokens`, sampled by prefill
-  std::vector<BlockRef> blocks;     // the KV of `tokens`
-  BlockCredit growth;               // for the first tokens, or for the longest answers
+  std::optional<BeamRules> beams = {};
+  // Each choice's token behind `tokens`, sampled by prefill; of a beam search the first candidates.
+  std::vector<v1::TokenOut> first;
+  std::vector<BlockRef> blocks;  // the KV of `tokens`
+  BlockCredit growth;            // for the first tokens, or for the longest answers
   // Not empty: the session can be swapped out, so it may be preempted. Empty: `growth` covers the
   // longest answers.
   SwapReservation swap;

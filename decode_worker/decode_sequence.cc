@@ -37,6 +37,9 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t b
   const std::vector<BlockId>& ids = session->prompt.ids;
   const size_t named = ids.size() * static_cast<size_t>(block_tokens);
   const size_t wanted = request.tokens.size();
+  if (session->beams != nullptr) {
+    return FailedPrecondition("a beam search does not move; start it again elsewhere");
+  }
   if (wanted < named || wanted > static_cast<size_t>(position()) ||
       request.prompt.root != session->prompt.root ||
       !std::equal(ids.begin(), ids.end(), request.prompt.ids.begin()) ||
@@ -56,36 +59,44 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t b
   return absl::OkStatus();
 }
 
+std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
+  return std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
+                                                       .prompt = std::move(job.prompt),
+                                                       .access = job.access,
+                                                       .sampling = std::move(job.sampling),
+                                                       .stop = std::move(job.stop),
+                                                       .growth = std::move(job.growth),
+                                                       .swap = std::move(job.swap),
+                                                       .sink = std::move(job.sink),
+                                                       .evicted = job.evicted > 0,
+                                                       .choices_open = 0,
+                                                       .choices_frozen = 0});
+}
+
+DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const DecodeJob& job,
+                            uint32_t choice, int32_t block_tokens) {
+  const size_t named = session->prompt.ids.size() * static_cast<size_t>(block_tokens);
+  return {.id = 0,
+          .session = session,
+          .choice = choice,
+          .sampler = MakeSampler(session->sampling, choice, job.tokens, job.prompt_tokens),
+          .blocks = {},
+          .table = {},
+          .tokens_held = static_cast<int32_t>(job.tokens.size()) - job.evicted,
+          .evicted = job.evicted,
+          .last_token = 0,
+          .tail = {job.tokens.begin() + static_cast<std::ptrdiff_t>(named), job.tokens.end()},
+          .freezes = {},
+          .guesses = {}};
+}
+
 std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
-  auto session = std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
-                                                               .prompt = std::move(job.prompt),
-                                                               .access = job.access,
-                                                               .sampling = std::move(job.sampling),
-                                                               .stop = std::move(job.stop),
-                                                               .growth = std::move(job.growth),
-                                                               .swap = std::move(job.swap),
-                                                               .sink = std::move(job.sink),
-                                                               .evicted = job.evicted > 0,
-                                                               .choices_open = 0,
-                                                               .choices_frozen = 0});
+  const std::shared_ptr<DecodeSession> session = MakeSession(job);
   std::vector<DecodeSequence> sequences;
   for (const v1::TokenOut& token : job.first) {
     if (token.finish() != v1::TokenOut::GOING_ON) continue;
-    DecodeSequence sequence{
-        .id = 0,
-        .session = session,
-        .choice = token.choice(),
-        .sampler = MakeSampler(session->sampling, token.choice(), job.tokens, job.prompt_tokens),
-        .blocks = {},
-        .table = {},
-        .tokens_held = static_cast<int32_t>(job.tokens.size()) - job.evicted,
-        .evicted = job.evicted,
-        .last_token = token.token(),
-        .tail = {},
-        .freezes = {},
-        .guesses = {}};
-    const size_t full = session->prompt.ids.size() * kv.layout.block_tokens;
-    sequence.tail.assign(job.tokens.begin() + static_cast<std::ptrdiff_t>(full), job.tokens.end());
+    DecodeSequence sequence = MakeSequence(session, job, token.choice(), kv.layout.block_tokens);
+    sequence.last_token = token.token();
     sequence.sampler.Observe(token.token());
     if (sequences.empty()) {
       for (BlockRef& block : job.blocks) sequence.Append(std::move(block));

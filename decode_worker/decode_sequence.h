@@ -20,6 +20,8 @@ struct DecodeSession {
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
   bool evicted = false;  // of its prompt only a part has KV: no cache gets any of it
+  // Not null: its sequences are the beams of a search, whose numbers are their choices.
+  std::unique_ptr<BeamSearch> beams = nullptr;
   int choices_open = 0;
   int choices_frozen = 0;
 };
@@ -47,6 +49,13 @@ struct DecodeSequence {
   // FAILED_PRECONDITION when this sequence has no KV for the request's tokens, or other tokens.
   absl::Status CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const;
 };
+
+// A session whose KV has arrived, without sequences.
+std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job);
+
+// A sequence of the session behind the job's tokens, without blocks and last token.
+DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const DecodeJob& job,
+                            uint32_t choice, int32_t block_tokens);
 
 // Splits a session whose KV has arrived into its choices that go on after the first token. They
 // share the full blocks; each but the first gets a copy of a partial one.

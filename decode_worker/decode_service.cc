@@ -110,6 +110,7 @@ class DecodeSessionCall final : public StreamedSession,
     job_.prompt_tokens = request.prompt_tokens();
     job_.stop = MakeStopRule(request.sampling(), backend.limits.max_position -
                                                      static_cast<int32_t>(request.prompt_tokens()));
+    job_.beams = BeamRulesOf(request.sampling(), job_.stop);
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
     ASSIGN_OR_RETURN(const std::optional<KvEviction> eviction,
                      backend.evictions.Take(request.kv_policy(), request.prompt_tokens()));
@@ -119,17 +120,17 @@ class DecodeSessionCall final : public StreamedSession,
           "kv_policy is {}, and decode workers do not evict; prefill must be false",
           request.kv_policy());
     }
+    const uint32_t choices =
+        job_.beams ? static_cast<uint32_t>(job_.beams->width) : request.sampling().choices();
     DecodeNeed need =
         NeedOf(backend.admission.layout, request.tokens_size() - job_.evicted,
-               job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
-               request.sampling().choices());
+               job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()), choices);
     if (eviction) need.held_max = 0;
     if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}; "
           "lower max_tokens or n, or start the worker with more --kv_memory",
-          request.sampling().choices(), job_.stop.tokens_max, need.blocks_max,
-          backend.limits.blocks_total);
+          choices, job_.stop.tokens_max, need.blocks_max, backend.limits.blocks_total);
     }
     alone_ = request.prefill_alone();
     if (request.prefill()) {
@@ -148,10 +149,11 @@ class DecodeSessionCall final : public StreamedSession,
     const std::string& grammar = request.sampling().grammar();
     SetAwaitsGrammar(!grammar.empty());
     std::vector<uint32_t> stop_ids = job_.stop.stop_token_ids;
-    RETURN_IF_ERROR(
-        Expect(need.blocks_now, {.first_choice = request.sampling().first_choice(),
-                                 .choices = request.sampling().choices(),
-                                 .vocab = static_cast<uint32_t>(backend.limits.vocab)}));
+    RETURN_IF_ERROR(Expect(
+        need.blocks_now,
+        {.first_choice = request.sampling().first_choice(),
+         .choices = job_.beams ? BeamCandidates(request.sampling()) : request.sampling().choices(),
+         .vocab = static_cast<uint32_t>(backend.limits.vocab)}));
     if (grammar.empty()) return absl::OkStatus();
     backend.grammars.Prepare(
         grammar, std::move(stop_ids),

@@ -40,7 +40,8 @@ FirstTokensArgs LocalPrefills::FirstOf(const Prompt& prompt) {
           .tokens = job.tokens,
           .prompt_tokens = job.prompt_tokens,
           .first_choice = job.prefill->first_choice,
-          .choices = job.prefill->choices};
+          .choices = job.prefill->choices,
+          .candidates = job.beams ? static_cast<uint32_t>(job.beams->candidates()) : 0};
 }
 
 std::optional<FinishedPrefill> LocalPrefills::Advance(const StepOutput& output) {

@@ -318,6 +318,7 @@ absl::Status PrefillEngine::SendScores(const PrefillChunk& chunk, size_t first_o
     if (std::isnan(score.logprob)) return LogitsNotFinite();
     v1::TokenScore& sent = *scores.add_tokens();
     sent.set_logprob(score.logprob);
+    sent.set_rank(score.rank);
     for (const TokenLogprob& token : score.top) *sent.add_top() = AlternativeOf(token);
   }
   job.sink->OnScores(std::move(scores));
@@ -330,7 +331,8 @@ FirstTokensArgs PrefillEngine::FirstOf(const PrefillJob& job) {
           .tokens = job.tokens,
           .prompt_tokens = job.prompt_tokens,
           .first_choice = job.first_choice,
-          .choices = job.choices};
+          .choices = job.choices,
+          .candidates = job.candidates};
 }
 
 void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {

@@ -41,6 +41,7 @@ struct PrefillJob {
   StopRule stop;
   uint32_t first_choice = 0;
   uint32_t choices = 1;
+  uint32_t candidates = 0;  // see FirstTokensArgs
   // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache
   // then.
   std::optional<uint32_t> score_top{};

@@ -96,6 +96,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
                                                      static_cast<int32_t>(request.prompt_tokens())),
         .first_choice = request.sampling().first_choice(),
         .choices = request.sampling().choices(),
+        .candidates = BeamCandidates(request.sampling()),
         .arrival = backend_.clock.Now(),
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};

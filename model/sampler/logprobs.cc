@@ -18,9 +18,8 @@ float LogProbs::Of(float logit) const {
   return static_cast<float>(static_cast<double>(logit) - static_cast<double>(max_) - log_total_);
 }
 
-std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
-                                      size_t count) {
-  std::vector<TokenLogprob> top;  // by raw logits, best first
+std::vector<TokenLogprob> TopLogits(std::span<const float> logits, size_t count) {
+  std::vector<TokenLogprob> top;
   if (count == 0) return top;
   for (uint32_t id = 0; id < logits.size(); id++) {
     const float logit = logits[id];
@@ -30,6 +29,12 @@ std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogPr
         top, [logit](const TokenLogprob& other) { return other.logprob < logit; });
     top.insert(worse, {id, logit});
   }
+  return top;
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
+                                      size_t count) {
+  std::vector<TokenLogprob> top = TopLogits(logits, count);
   for (TokenLogprob& token : top) token.logprob = logprobs.Of(token.logprob);
   return top;
 }
@@ -43,7 +48,11 @@ TokenScore ScoreToken(std::span<float> logits, uint32_t token, size_t top_count)
   const float max = CapInfinity(logits);
   if (max == -kInfinity) return {.logprob = std::numeric_limits<float>::quiet_NaN(), .top = {}};
   const LogProbs logprobs(max, TotalMass(Softmax::At(max, 1.0), logits));
-  return {.logprob = logprobs.Of(logits[token]), .top = TopLogprobs(logits, logprobs, top_count)};
+  const float own = logits[token];
+  const auto better = std::ranges::count_if(logits, [own](float logit) { return logit > own; });
+  return {.logprob = logprobs.Of(own),
+          .rank = static_cast<uint32_t>(better) + 1,
+          .top = TopLogprobs(logits, logprobs, top_count)};
 }
 
 }  // namespace penstock

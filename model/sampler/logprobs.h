@@ -26,6 +26,9 @@ class LogProbs {
   double log_total_;
 };
 
+// The `count` highest logits, best first, each as the `logprob` of its token; equal ones by
+// ascending id. NaN is left out.
+std::vector<TokenLogprob> TopLogits(std::span<const float> logits, size_t count);
 // The `count` most likely tokens, best first; equal logits by ascending id. NaN is left out.
 std::vector<TokenLogprob> TopLogprobs(std::span<const float> logits, const LogProbs& logprobs,
                                       size_t count);
@@ -36,6 +39,7 @@ absl::Status LogitsNotFinite();
 // The score of a token that was given, not drawn.
 struct TokenScore {
   float logprob = 0.0f;           // NaN if no logit is finite
+  uint32_t rank = 0;              // 1 + the number of tokens with a higher logit
   std::vector<TokenLogprob> top;  // best first
 };
 

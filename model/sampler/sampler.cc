@@ -4,6 +4,7 @@
 #include <cmath>
 #include <limits>
 
+#include "base/check.h"
 #include "model/sampler/logprobs.h"
 #include "model/sampler/philox.h"
 #include "model/sampler/token_draw.h"
@@ -23,6 +24,15 @@ Sampler::Sampler(SamplingParams params, uint32_t choice, std::span<const uint32_
   prompt_ids_.assign(prompt.begin(), prompt.end());
   std::ranges::sort(prompt_ids_);
   prompt_ids_.erase(std::unique(prompt_ids_.begin(), prompt_ids_.end()), prompt_ids_.end());
+}
+
+Sampler Sampler::Fork() const {
+  PENSTOCK_CHECK(constraint_ == nullptr);
+  Sampler fork(params_, choice_, {});
+  fork.output_tokens_ = output_tokens_;
+  fork.prompt_ids_ = prompt_ids_;
+  fork.output_counts_ = output_counts_;
+  return fork;
 }
 
 void Sampler::Observe(uint32_t token) {
@@ -141,6 +151,25 @@ SampledToken Sampler::Fail(absl::Status status) {
   failure_ = std::move(status);
   output_tokens_++;
   return {.logprob = std::numeric_limits<float>::quiet_NaN()};
+}
+
+absl::StatusOr<RankedTokens> Sampler::Rank(std::span<float> logits, size_t count) {
+  PENSTOCK_CHECK(constraint_ == nullptr);
+  changed_.clear();
+  const float max = CapInfinity(logits);
+  if (max == -kInfinity) return LogitsNotFinite();
+  const LogProbs logprobs(max, TotalMass(Softmax::At(max, 1.0), logits));
+  RankedTokens ranked;
+  ranked.top = TopLogprobs(logits, logprobs, static_cast<size_t>(params_.top_logprobs));
+  for (float& logit : logits) logit = logprobs.Of(logit);
+  Adjust(logits);
+  BarStops(logits);
+  for (const TokenLogprob& token : TopLogits(logits, count)) {
+    if (!std::isfinite(token.logprob)) break;
+    ranked.best.push_back(
+        {.id = token.id, .score = token.logprob, .logprob = RawLogit(logits, token.id)});
+  }
+  return ranked;
 }
 
 SampledToken Sampler::Sample(std::span<float> logits) {

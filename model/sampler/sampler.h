@@ -44,6 +44,17 @@ struct SampledToken {
   std::vector<TokenLogprob> top;  // params.top_logprobs entries, best first
 };
 
+// A next token of a beam, and its score: its log-probability with biases and penalties.
+struct RankedToken {
+  uint32_t id = 0;
+  float score = 0.0f;
+  float logprob = 0.0f;  // as SampledToken has it
+};
+struct RankedTokens {
+  std::vector<RankedToken> best;  // by score, which is finite; equal ones by ascending id
+  std::vector<TokenLogprob> top;  // as SampledToken has it
+};
+
 // The sampling state of one choice of one request: the counts for the penalties and the output
 // position. Owned by the request; one thread at a time.
 //
@@ -71,6 +82,12 @@ class Sampler {
   // Samples the next token from `logits` [vocab], which it may overwrite, and records it.
   SampledToken Sample(std::span<float> logits);
 
+  // Ranks the next tokens instead of drawing one: biases, penalties and the bar on stop tokens
+  // apply to their log-probabilities, as in transformers' beam search; temperature, top-k, top-p
+  // and min-p do not. Without a constraint. Returns at most `count`. Overwrites the logits and
+  // records nothing. INTERNAL if no logit is finite.
+  absl::StatusOr<RankedTokens> Rank(std::span<float> logits, size_t count);
+
   // Returns the parameters of the next draw (one entry) if a device that holds the logits can make
   // it: no parameter or constraint changes the logits first, and nothing but the drawn token is
   // needed. Returns none if Sample must see the logits. `ahead`: tokens that come before that draw.
@@ -83,6 +100,9 @@ class Sampler {
   const absl::Status& failure() const { return failure_; }
 
   int32_t output_tokens() const { return output_tokens_; }
+
+  // Another sampler in the same state. Without a constraint.
+  Sampler Fork() const;
 
  private:
   // Stores a new logit; notes its raw value first.

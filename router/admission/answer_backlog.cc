@@ -70,11 +70,15 @@ void AnswerCollector::Add(v1::GenerateResponse response) {
     for (v1::TokenLogprob& logprob : *chunk.mutable_logprobs()) {
       choice.add_logprobs()->Swap(&logprob);
     }
+    for (v1::TokenLogprob& logprob : *chunk.mutable_prompt_logprobs()) {
+      choice.add_prompt_logprobs()->Swap(&logprob);
+    }
     return;
   }
   v1::Final& ending = *response.mutable_final();
   v1::Choice& choice = *answer_.mutable_choices(static_cast<int>(ending.index()));
   choice.set_finish_reason(ending.finish_reason());
+  choice.set_cumulative_logprob(ending.cumulative_logprob());
   if (ending.has_matched_token_id()) choice.set_matched_token_id(ending.matched_token_id());
   if (ending.has_matched_stop_string()) {
     choice.set_matched_stop_string(ending.matched_stop_string());

@@ -113,7 +113,7 @@ absl::StatusOr<AdmittedRequest> InferenceCore::Admit(AdmitArgs args) {
   }
   PreparedRequest& prepared = *prepared_or;
   args_.metrics.OnPrepared(args_.clock.Now() - args.received);
-  AdmittedRequest admitted{.choices = prepared.session.answer.sampling.choices(),
+  AdmittedRequest admitted{.choices = prepared.session.answer.answers,
                            .prompt_tokens = static_cast<uint32_t>(prepared.session.prompt.size())};
   Charge(args.ticket.caller, admitted.prompt_tokens);
   admitted.driver =

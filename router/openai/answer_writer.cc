@@ -7,6 +7,7 @@
 #include "base/utf8.h"
 #include "router/openai/error.h"
 #include "router/openai/message_json.h"
+#include "router/openai/prompt_logprobs_json.h"
 #include "router/request/json.h"
 
 namespace penstock {
@@ -297,6 +298,10 @@ void AnswerWriter::AppendChoice(const v1::Choice& choice, std::string& out) {
   out += ',';
   AppendFinishReason(choice.finish_reason(), out);
   AppendStopReason(choice, out);
+  if (style_.prompt_logprobs && !style_.chat) {
+    out += R"(,"prompt_logprobs":)";
+    AppendPromptLogprobs(choice.prompt_logprobs(), out);
+  }
   out += '}';
 }
 
@@ -311,7 +316,12 @@ std::string AnswerWriter::Whole(const v1::GenerateUnaryResponse& answer) {
     if (i > 0) out += ',';
     AppendChoice(answer.choices(i), out);
   }
-  out += R"(],"usage":)" + UsageJson(answer.usage()) + "}";
+  out += ']';
+  if (style_.prompt_logprobs && style_.chat) {
+    out += R"(,"prompt_logprobs":)";
+    AppendPromptLogprobs(answer.choices(0).prompt_logprobs(), out);
+  }
+  out += R"(,"usage":)" + UsageJson(answer.usage()) + "}";
   return out;
 }
 

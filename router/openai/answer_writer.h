@@ -18,6 +18,7 @@ struct AnswerStyle {
   uint32_t prompt_tokens = 0;
   bool logprobs = false;
   uint32_t top_logprobs = 0;
+  bool prompt_logprobs = false;  // of completions in every choice, of chats beside the choices
   bool return_token_ids = false;
   bool include_usage = false;     // a last chunk has the usage; the others have null
   bool continuous_usage = false;  // every chunk has the usage so far

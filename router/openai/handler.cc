@@ -58,6 +58,7 @@ AnswerStyle StyleOf(const OpenAiRequest& request, const ServedModel& model) {
           .created = UnixSeconds(),
           .logprobs = request.logprobs,
           .top_logprobs = request.prompts.front().output().top_logprobs(),
+          .prompt_logprobs = request.prompt_logprobs,
           .return_token_ids = request.return_token_ids,
           .include_usage = request.include_usage,
           .continuous_usage = request.continuous_usage};
@@ -76,7 +77,10 @@ AnswerPlan PlanOf(OpenAiRequest request, const ServedModel& model) {
   return {.prompts = std::move(request.prompts),
           .stream = request.stream,
           .format = FormatOf(std::move(style)),
-          .names = {{kStructuredField, request.structured_field}}};
+          .names = {{kStructuredField, request.structured_field},
+                    {"sampling.beam_search", "use_beam_search"},
+                    {"sampling.beam_search.width", "best_of"},
+                    {"sampling.beam_search.length_penalty", "length_penalty"}}};
 }
 
 absl::StatusOr<AnswerPlan> PlanChat(const Json& body, std::string_view text,

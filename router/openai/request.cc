@@ -1,5 +1,7 @@
 #include "router/openai/request.h"
 
+#include <algorithm>
+
 #include "router/api/http_fields.h"
 #include "router/openai/chat_messages.h"
 #include "router/openai/request_fields.h"
@@ -80,12 +82,50 @@ void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::Outpu
     output.set_top_logprobs(static_cast<uint32_t>(*logprobs));
   }
   output.set_echo(reader.Bool("echo").value_or(false));
-  const auto best_of = reader.Integer("best_of", 1, 1 << 20);
-  const auto n = reader.Integer("n", 1, kMaxChoices);
-  if (best_of && *best_of != n.value_or(1)) {
-    reader.Note(WithDetail(BadField("best_of", "is {}; only the value of n is supported", *best_of),
-                           {.reason = "unsupported_parameter"}));
+}
+
+// As transformers has it: true, false or "never".
+v1::BeamSearch::EarlyStopping ReadEarlyStopping(FieldReader& reader) {
+  const Json* value = reader.Any("early_stopping");
+  if (value == nullptr || *value == false) return v1::BeamSearch::UNLIKELY;
+  if (*value == true) return v1::BeamSearch::AT_ONCE;
+  if (*value != "never") {
+    reader.Note(BadField("early_stopping", "must be true, false or \"never\""));
   }
+  return v1::BeamSearch::IMPOSSIBLE;
+}
+
+// As vLLM has it: `best_of`, or else `n`, is the number of beams.
+void ReadBeams(FieldReader& reader, const OpenAiRequest& request, v1::SamplingParams& sampling) {
+  const auto best_of = reader.Integer("best_of", 1, kMaxChoices);
+  const auto penalty = reader.Number("length_penalty");
+  const v1::BeamSearch::EarlyStopping early_stopping = ReadEarlyStopping(reader);
+  if (!reader.Bool("use_beam_search").value_or(false)) {
+    if (best_of) sampling.set_best_of(static_cast<uint32_t>(*best_of));
+    if (early_stopping != v1::BeamSearch::UNLIKELY || penalty.value_or(1) != 1) {
+      const char* name = penalty.value_or(1) != 1 ? "length_penalty" : "early_stopping";
+      reader.Note(BadField(name, "may only be set with \"use_beam_search\": true"));
+    }
+    return;
+  }
+  if (request.stream) {
+    return reader.Note(BadField("use_beam_search", "may not be set with \"stream\": true"));
+  }
+  v1::BeamSearch& beams = *sampling.mutable_beam_search();
+  beams.set_width(best_of ? static_cast<uint32_t>(*best_of) : std::max(sampling.n(), 1u));
+  if (penalty) beams.set_length_penalty(static_cast<float>(*penalty));
+  beams.set_early_stopping(early_stopping);
+}
+
+// As vLLM has it.
+void ReadPromptLogprobs(FieldReader& reader, OpenAiRequest& request, v1::OutputOptions& output) {
+  const auto alternatives = reader.Integer("prompt_logprobs", 0, kMaxTopLogprobs);
+  if (!alternatives) return;
+  if (request.stream) {
+    return reader.Note(BadField("prompt_logprobs", "may not be set with \"stream\": true"));
+  }
+  request.prompt_logprobs = true;
+  output.set_prompt_logprobs(static_cast<uint32_t>(*alternatives));
 }
 
 }  // namespace
@@ -99,6 +139,8 @@ absl::StatusOr<OpenAiRequest> ParseChatRequest(const Json& body, std::string_vie
   ReadSharedFields(reader, generate);
   ReadCompletionOptions(reader, request, generate);
   ReadChatLogprobs(reader, request, *generate.mutable_output());
+  ReadPromptLogprobs(reader, request, *generate.mutable_output());
+  ReadBeams(reader, request, *generate.mutable_sampling());
   request.structured_field =
       ReadStructured(reader, text, FormatPlace::kResponseFormat, *generate.mutable_structured());
   RETURN_IF_ERROR(reader.status());
@@ -119,6 +161,8 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::stri
   ReadSharedFields(reader, shared);
   ReadCompletionOptions(reader, request, shared);
   ReadCompletionFields(reader, request, *shared.mutable_output());
+  ReadPromptLogprobs(reader, request, *shared.mutable_output());
+  ReadBeams(reader, request, *shared.mutable_sampling());
   request.structured_field =
       ReadStructured(reader, text, FormatPlace::kResponseFormat, *shared.mutable_structured());
   RETURN_IF_ERROR(reader.status());

@@ -20,6 +20,7 @@ struct OpenAiRequest {
   bool include_usage = false;     // a last chunk has the usage
   bool continuous_usage = false;  // every chunk has the usage so far
   bool logprobs = false;
+  bool prompt_logprobs = false;
   bool return_token_ids = false;
   std::string structured_field = {};  // the client's name of what is in `structured`; empty: none
 };

@@ -23,6 +23,7 @@ constexpr std::string_view kNoCall = R"(["none", "auto"])";
 
 constexpr std::string_view kInternal = "is not taken from clients";
 constexpr std::string_view kSayMaxTokens = "is not supported by this server; use max_tokens";
+constexpr std::string_view kNotResponses = "is not supported by /v1/responses";
 constexpr std::string_view kOfChats = "is for chats";
 constexpr std::string_view kOfResponses = "is for /v1/responses";
 constexpr std::string_view kSayMaxOutput = "is not taken by /v1/responses; use max_output_tokens";
@@ -41,7 +42,7 @@ constexpr std::array kFields = {
     RequestField{"background", kRefused, kRefused, kRefused, kFalse, kNeedsState},
     RequestField{"background_options", kIgnored, kIgnored, kIgnored, "[]", "of background"},
     RequestField{"bad_words", kRefused, kRefused, kRefused, kEmpty},
-    RequestField{"best_of", kRefused, kDone, kRefused, kOne, "completions: only the value of n"},
+    RequestField{"best_of", kDone, kDone, kRefused, kOne, kNotResponses},
     RequestField{"bootstrap_host", kRefused, kRefused, kRefused, "[]", kInternal},
     RequestField{"bootstrap_port", kRefused, kRefused, kRefused, "[]", kInternal},
     RequestField{"bootstrap_room", kRefused, kRefused, kRefused, "[]", kInternal},
@@ -65,7 +66,7 @@ constexpr std::array kFields = {
     RequestField{"documents", kRefused, kRefused, kRefused, kEmpty},
     RequestField{"dry_multiplier", kRefused, kRefused, kRefused, kZero},
     RequestField{"dynatemp_range", kRefused, kRefused, kRefused, kZero},
-    RequestField{"early_stopping", kRefused, kRefused, kRefused, kFalse},
+    RequestField{"early_stopping", kDone, kDone, kRefused, kFalse, kNotResponses},
     RequestField{"ebnf", kDone, kDone, kDone},
     RequestField{"echo", kRefused, kDone, kRefused, kFalse, "is for completions"},
     RequestField{"enable_response_messages", kRefused, kRefused, kRefused, kFalse},
@@ -91,10 +92,10 @@ constexpr std::array kFields = {
     RequestField{"json_schema", kDone, kDone, kDone},
     RequestField{"kv_policy", kDone, kDone, kDone},
     RequestField{"kv_transfer_params", kRefused, kRefused, kRefused, "[]", kInternal},
-    RequestField{"length_penalty", kRefused, kRefused, kRefused, kOne},
+    RequestField{"length_penalty", kDone, kDone, kRefused, kOne, kNotResponses},
     RequestField{"logit_bias", kDone, kDone, kDone},
     RequestField{"logits_processors", kRefused, kRefused, kRefused, kEmpty},
-    RequestField{"logprobs", kDone, kDone, kRefused, kFalse, "is not supported by /v1/responses"},
+    RequestField{"logprobs", kDone, kDone, kRefused, kFalse, kNotResponses},
     RequestField{"lora", kRefused, kRefused, kRefused, kEmpty},
     RequestField{"lora_path", kRefused, kRefused, kRefused, kEmpty},
     RequestField{"max_completion_tokens", kDone, kDone, kRefused, "[]", kSayMaxOutput},
@@ -124,7 +125,8 @@ constexpr std::array kFields = {
     RequestField{"no_repeat_ngram_size", kRefused, kRefused, kRefused, kZero},
     RequestField{"no_stop_trim", kRefused, kRefused, kRefused, kFalse,
                  "is not supported by this server; use include_stop_str_in_output"},
-    RequestField{"num_beams", kRefused, kRefused, kRefused, kOne},
+    RequestField{"num_beams", kRefused, kRefused, kRefused, kOne,
+                 "is not supported by this server; use use_beam_search and best_of"},
     RequestField{"parallel_tool_calls", kDone, kIgnored, kDone},
     RequestField{"prediction", kRefused, kRefused, kRefused, kEmpty},
     RequestField{"presence_penalty", kDone, kDone, kDone},
@@ -136,7 +138,7 @@ constexpr std::array kFields = {
     RequestField{"prompt_cache_key", kDone, kDone, kDone},
     RequestField{"prompt_cache_options", kIgnored, kIgnored, kIgnored},
     RequestField{"prompt_cache_retention", kIgnored, kIgnored, kIgnored},
-    RequestField{"prompt_logprobs", kRefused, kRefused, kRefused, "[]"},
+    RequestField{"prompt_logprobs", kDone, kDone, kRefused, "[]", kNotResponses},
     RequestField{"random_seed", kRefused, kRefused, kRefused, "[]",
                  "is not supported by this server; use seed"},
     RequestField{"reasoning", kRefused, kRefused, kDone, kEmpty,
@@ -157,8 +159,7 @@ constexpr std::array kFields = {
                  "is not taken by /v1/responses; use text.format"},
     RequestField{"return_full_text", kRefused, kRefused, kRefused, kFalse},
     RequestField{"return_hidden_states", kRefused, kRefused, kRefused, kFalse},
-    RequestField{"return_token_ids", kDone, kDone, kRefused, kFalse,
-                 "is not supported by /v1/responses"},
+    RequestField{"return_token_ids", kDone, kDone, kRefused, kFalse, kNotResponses},
     RequestField{"return_tokens_as_token_ids", kRefused, kRefused, kRefused, kFalse},
     RequestField{"rid", kIgnored, kIgnored, kIgnored, "[]", "the header X-Request-Id is used"},
     RequestField{"safety_identifier", kIgnored, kIgnored, kIgnored},
@@ -197,7 +198,7 @@ constexpr std::array kFields = {
     RequestField{"truncation", kIgnored, kIgnored, kIgnored, "[]",
                  "an input that does not fit is refused"},
     RequestField{"typical_p", kRefused, kRefused, kRefused, kOne},
-    RequestField{"use_beam_search", kRefused, kRefused, kRefused, kFalse},
+    RequestField{"use_beam_search", kDone, kDone, kRefused, kFalse, kNotResponses},
     RequestField{"user", kIgnored, kIgnored, kIgnored},
     RequestField{"verbosity", kRefused, kRefused, kRefused, R"(["medium"])"},
     RequestField{"vllm_xargs", kRefused, kRefused, kRefused, kEmpty},

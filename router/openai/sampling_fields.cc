@@ -102,7 +102,7 @@ void ReadStop(FieldReader& reader, v1::StopConditions& stop) {
 
 void ReadMaxTokens(FieldReader& reader, v1::StopConditions& stop) {
   auto max = reader.Integer("max_completion_tokens", 1, kMaxTokens);
-  const auto older = reader.Integer("max_tokens", 1, kMaxTokens);
+  const auto older = reader.Integer("max_tokens", 0, kMaxTokens);
   if (!max) max = older;
   if (max) stop.set_max_tokens(static_cast<uint32_t>(*max));
 }

@@ -13,8 +13,9 @@ namespace {
 constexpr int kMaxLogitBias = 1024;
 constexpr int kMaxStopTokenIds = 64;
 constexpr uint32_t kMaxTopLogprobs = 20;
-// Log-probabilities of an echoed prompt: they reach a gRPC client in one message, of up to 4 MiB.
-constexpr uint64_t kMaxEchoedLogprobs = 65'536;
+constexpr uint32_t kMaxBeams = 8;
+// Log-probabilities of a prompt: they reach a gRPC client in one message, of up to 4 MiB.
+constexpr uint64_t kMaxPromptLogprobs = 65'536;
 
 struct Range {
   float min = 0;
@@ -75,6 +76,52 @@ absl::Status TakeSampling(const v1::SamplingParams& asked, const ModelLimits& li
   return TakeLogitBias(asked, limits, spec);
 }
 
+// Of `best_of` choices that are computed, `n` are returned.
+absl::Status TakeBestOf(const v1::SamplingParams& asked, AnswerSpec& answer) {
+  answer.answers = answer.sampling.choices();
+  if (!asked.has_best_of()) return absl::OkStatus();
+  if (asked.best_of() < answer.answers || asked.best_of() > kMaxChoices) {
+    return BadField("sampling.best_of", "is {}; it must be in [n, {}], and n is {}",
+                    asked.best_of(), kMaxChoices, answer.answers);
+  }
+  answer.sampling.set_choices(asked.best_of());
+  return absl::OkStatus();
+}
+
+// Called when the stop tokens are known.
+absl::Status TakeBeams(const v1::GenerateRequest& request, const ModelLimits& limits,
+                       v1::SamplingSpec& spec) {
+  if (!request.sampling().has_beam_search()) return absl::OkStatus();
+  const v1::BeamSearch& asked = request.sampling().beam_search();
+  if (asked.width() < spec.choices() || asked.width() > kMaxBeams) {
+    return BadField("sampling.beam_search.width", "is {}; it must be in [n, {}], and n is {}",
+                    asked.width(), kMaxBeams, spec.choices());
+  }
+  if (request.sampling().has_best_of()) {
+    return BadField("sampling.beam_search", "cannot be combined with best_of; set width");
+  }
+  if (!spec.grammar().empty() || request.chat().tools_size() > 0) {
+    return BadField("sampling.beam_search",
+                    "cannot be combined with structured output or tools; draw the answer instead");
+  }
+  const float penalty = asked.has_length_penalty() ? asked.length_penalty() : 1.0f;
+  RETURN_IF_ERROR(CheckRange("sampling.beam_search.length_penalty", penalty, {-10, 10}));
+  if (!v1::BeamSearch::EarlyStopping_IsValid(asked.early_stopping())) {
+    return BadField("sampling.beam_search.early_stopping", "is {}, which has no meaning",
+                    static_cast<int>(asked.early_stopping()));
+  }
+  const uint64_t candidates = uint64_t{asked.width()} * std::max(2, 1 + spec.stop_token_ids_size());
+  if (candidates > limits.vocab) {
+    return BadField("sampling.beam_search.width",
+                    "is {}; with {} stop tokens it needs {} candidates, and the vocabulary has {}",
+                    asked.width(), spec.stop_token_ids_size(), candidates, limits.vocab);
+  }
+  spec.mutable_beams()->set_width(asked.width());
+  spec.mutable_beams()->set_length_penalty(penalty);
+  spec.mutable_beams()->set_early_stopping(static_cast<uint32_t>(asked.early_stopping()));
+  return absl::OkStatus();
+}
+
 absl::Status CheckStopStrings(const v1::StopConditions& asked) {
   if (asked.stop_size() > static_cast<int>(StopMatcher::kMaxStops)) {
     return BadField("stop.stop", "has {} strings; the limit is {}", asked.stop_size(),
@@ -93,8 +140,8 @@ absl::Status CheckStopStrings(const v1::StopConditions& asked) {
 absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits,
                       AnswerSpec& answer) {
   v1::SamplingSpec& spec = answer.sampling;
-  if (asked.has_max_tokens() && (asked.max_tokens() < 1 || asked.max_tokens() > kMostMaxTokens)) {
-    return BadField("stop.max_tokens", "is {}; it must be in [1, {}]", asked.max_tokens(),
+  if (asked.max_tokens() > kMostMaxTokens) {
+    return BadField("stop.max_tokens", "is {}; it must be in [0, {}]", asked.max_tokens(),
                     kMostMaxTokens);
   }
   if (asked.has_max_tokens() && asked.min_tokens() > asked.max_tokens()) {
@@ -105,7 +152,8 @@ absl::Status TakeStop(const v1::StopConditions& asked, const ModelLimits& limits
     return BadField("stop.min_tokens", "is {}; the context of {} has {}", asked.min_tokens(),
                     limits.name, limits.max_model_len);
   }
-  spec.set_max_tokens(asked.max_tokens());
+  answer.prompt_only = asked.has_max_tokens() && asked.max_tokens() == 0;
+  spec.set_max_tokens(answer.prompt_only ? 1 : asked.max_tokens());
   spec.set_min_tokens(asked.min_tokens());
   RETURN_IF_ERROR(CheckStopStrings(asked));
   answer.stop.assign(asked.stop().begin(), asked.stop().end());
@@ -134,19 +182,29 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
   answer.return_token_ids = asked.return_token_ids();
   answer.skip_special_tokens = !asked.has_skip_special_tokens() || asked.skip_special_tokens();
   answer.echo = asked.echo();
+  if (asked.prompt_logprobs() > kMaxTopLogprobs) {
+    return BadField("output.prompt_logprobs", "is {}; the limit is {}", asked.prompt_logprobs(),
+                    kMaxTopLogprobs);
+  }
+  if (asked.has_prompt_logprobs()) answer.prompt_logprobs = asked.prompt_logprobs();
+  if (answer.prompt_only && !answer.echo && !answer.prompt_logprobs) {
+    return BadField("stop.max_tokens",
+                    "is 0; it must be in [1, {}], or 0 with echo or prompt_logprobs",
+                    kMostMaxTokens);
+  }
   answer.timing = asked.timing();
   answer.explain = asked.explain();
   return absl::OkStatus();
 }
 
-absl::Status CheckEchoedLogprobs(size_t prompt_tokens, const AnswerSpec& answer) {
+absl::Status CheckPromptLogprobs(size_t prompt_tokens, const AnswerSpec& answer) {
   if (!answer.scores_prompt()) return absl::OkStatus();
-  const uint64_t each = 1 + uint64_t{answer.sampling.top_logprobs()};
-  if (prompt_tokens * each <= kMaxEchoedLogprobs) return absl::OkStatus();
-  return BadField("output.echo",
+  const uint64_t each = 1 + uint64_t{answer.prompt_alternatives()};
+  if (prompt_tokens * each <= kMaxPromptLogprobs) return absl::OkStatus();
+  return BadField(answer.prompt_logprobs ? "output.prompt_logprobs" : "output.echo",
                   "with log-probabilities: the prompt has {} tokens; with {} alternatives of each, "
                   "the limit is {}",
-                  prompt_tokens, each - 1, kMaxEchoedLogprobs / each);
+                  prompt_tokens, each - 1, kMaxPromptLogprobs / each);
 }
 
 // The id is written to logs: control characters could forge a line.
@@ -184,8 +242,10 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
   RETURN_IF_ERROR(CheckClientRequestId(request.client_request_id()));
   AnswerSpec answer;
   RETURN_IF_ERROR(TakeSampling(request.sampling(), limits, answer.sampling));
+  RETURN_IF_ERROR(TakeBestOf(request.sampling(), answer));
   ASSIGN_OR_RETURN(*answer.sampling.mutable_grammar(), GrammarOf(request.structured()));
   RETURN_IF_ERROR(TakeStop(request.stop(), limits, answer));
+  RETURN_IF_ERROR(TakeBeams(request, limits, answer.sampling));
   if (!answer.sampling.grammar().empty() && answer.sampling.stop_token_ids().empty()) {
     return BadField(kStructuredField, "needs a token that ends the answer, and {} has none",
                     limits.name);
@@ -208,7 +268,7 @@ absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, Answe
                         prompt_tokens, limits.name, limits.max_model_len, limits.max_model_len - 1),
         {.reason = kReasonContextLength});
   }
-  RETURN_IF_ERROR(CheckEchoedLogprobs(prompt_tokens, answer));
+  RETURN_IF_ERROR(CheckPromptLogprobs(prompt_tokens, answer));
   const auto room = static_cast<uint32_t>(limits.max_model_len - prompt_tokens);
   v1::SamplingSpec& spec = answer.sampling;
   const uint32_t wanted = spec.max_tokens() > 0 ? spec.max_tokens() : kDefaultMaxTokens;

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,7 +23,10 @@ struct AnswerSpec {
   bool return_token_ids = false;
   bool return_logprobs = false;
   bool skip_special_tokens = true;
-  bool echo = false;  // the answer begins with the prompt
+  bool echo = false;                        // the answer begins with the prompt
+  std::optional<uint32_t> prompt_logprobs;  // alternatives of each token of the prompt
+  bool prompt_only = false;                 // no token of the answer is wanted
+  uint32_t answers = 1;  // the choices that the client gets, the best of sampling.choices
   // Set by ShapeAnswer.
   OutputParts parts;
   v1::ReasoningUse reasoning = v1::REASONING_APART;
@@ -30,7 +35,13 @@ struct AnswerSpec {
   bool explain = false;
 
   // True if the answer has log-probabilities of the prompt's tokens.
-  bool scores_prompt() const { return echo && return_logprobs; }
+  bool scores_prompt() const { return prompt_logprobs || (echo && return_logprobs); }
+  // The alternatives of each token of the prompt that the worker has to give.
+  uint32_t prompt_alternatives() const {
+    return std::max(prompt_logprobs.value_or(0), echo ? sampling.top_logprobs() : 0);
+  }
+  // True if the choices are compared with each other when all have ended.
+  bool keeps_best() const { return answers < sampling.choices(); }
 };
 
 // The limits that requests are checked against.
@@ -59,7 +70,7 @@ absl::StatusOr<AnswerSpec> ValidateAnswer(const v1::GenerateRequest& request,
 
 // Sets max_tokens and min_tokens to what fits in the context behind the prompt. INVALID_ARGUMENT
 // when there is no room for an answer. Pure.
-// Also checks what the log-probabilities of an echoed prompt need.
+// Also checks what the log-probabilities of the prompt need.
 absl::Status FitToContext(size_t prompt_tokens, const ModelLimits& limits, AnswerSpec& answer);
 
 }  // namespace penstock

@@ -19,21 +19,36 @@ ChoiceWriter::ChoiceWriter(const Args& args, StopMatcher stops)
   ending_.set_index(args.index);
 }
 
-void ChoiceWriter::Echo(const std::string& text, std::span<const uint32_t> prompt,
-                        std::span<const v1::TokenScore> scores) {
+void ChoiceWriter::ShowPrompt(const std::string& text, std::span<const uint32_t> prompt,
+                              std::span<const v1::TokenScore> scores) {
   chunk_.mutable_text()->append(text);
-  if (!spec_.return_logprobs) return;
-  for (size_t i = 0; i < prompt.size(); ++i) {
+  for (size_t i = 0; i < prompt.size() && spec_.echo && spec_.return_logprobs; ++i) {
     v1::TokenLogprob& logprob = *chunk_.add_logprobs();
-    logprob = Logprob(prompt[i], i == 0 ? v1::TokenScore() : scores[i - 1]);
-    if (i == 0) logprob.clear_logprob();
+    logprob = PromptLogprob(prompt, scores, i, spec_.sampling.top_logprobs());
+    logprob.clear_rank();
     logprob.set_omitted(spec_.skip_special_tokens && tokenizer_.is_special(prompt[i]));
   }
+  for (size_t i = 0; i < prompt.size() && spec_.prompt_logprobs; ++i) {
+    *chunk_.add_prompt_logprobs() = PromptLogprob(prompt, scores, i, *spec_.prompt_logprobs);
+  }
+}
+
+// Of the token at `at`; nothing precedes the first one.
+v1::TokenLogprob ChoiceWriter::PromptLogprob(std::span<const uint32_t> prompt,
+                                             std::span<const v1::TokenScore> scores, size_t at,
+                                             uint32_t alternatives) const {
+  const v1::TokenScore score = at == 0 ? v1::TokenScore() : scores[at - 1];
+  v1::TokenLogprob logprob = Logprob(prompt[at], score, alternatives);
+  if (at == 0) logprob.clear_logprob();
+  logprob.set_rank(score.rank());
+  return logprob;
 }
 
 void ChoiceWriter::Add(const v1::TokenOut& token) {
   PENSTOCK_CHECK(!ended());
+  if (spec_.prompt_only) return ending_.set_finish_reason(v1::LENGTH);
   ++tokens_;
+  ending_.set_cumulative_logprob(ending_.cumulative_logprob() + double{token.logprob()});
   if (parser_ && parser_->in_reasoning()) ++reasoning_tokens_;
   Report(token);
   const bool is_stop_token = token.finish() == v1::TokenOut::STOP;
@@ -50,7 +65,8 @@ void ChoiceWriter::Add(const v1::TokenOut& token) {
 
 void ChoiceWriter::Report(const v1::TokenOut& token) {
   if (spec_.return_token_ids) chunk_.add_token_ids(token.token());
-  if (spec_.return_logprobs) *chunk_.add_logprobs() = Logprob(token.token(), token);
+  if (!spec_.return_logprobs) return;
+  *chunk_.add_logprobs() = Logprob(token.token(), token, spec_.sampling.top_logprobs());
 }
 
 void ChoiceWriter::Show(const std::string& text, bool search) {
@@ -121,13 +137,15 @@ void ChoiceWriter::Finish(const v1::TokenOut& token) {
 }
 
 template <class Scored>
-v1::TokenLogprob ChoiceWriter::Logprob(uint32_t token, const Scored& scored) const {
+v1::TokenLogprob ChoiceWriter::Logprob(uint32_t token, const Scored& scored,
+                                       uint32_t alternatives) const {
   const auto bytes = [this](uint32_t id) { return std::string(tokenizer_.TokenBytes(id)); };
   v1::TokenLogprob logprob;
   logprob.set_token_id(token);
   logprob.set_logprob(scored.logprob());
   logprob.set_token_bytes(bytes(token));
   for (const v1::Alternative& alternative : scored.top()) {
+    if (static_cast<uint32_t>(logprob.top_size()) == alternatives) break;
     v1::TopLogprob* top = logprob.add_top();
     top->set_token_id(alternative.token());
     top->set_logprob(alternative.logprob());
@@ -139,7 +157,7 @@ v1::TokenLogprob ChoiceWriter::Logprob(uint32_t token, const Scored& scored) con
 std::optional<v1::Chunk> ChoiceWriter::TakeChunk() {
   const bool empty = chunk_.text().empty() && chunk_.token_ids().empty() &&
                      chunk_.logprobs().empty() && chunk_.reasoning().empty() &&
-                     chunk_.tool_calls().empty();
+                     chunk_.tool_calls().empty() && chunk_.prompt_logprobs().empty();
   if (empty) return std::nullopt;
   v1::Chunk taken;
   taken.set_index(chunk_.index());

@@ -29,10 +29,10 @@ class ChoiceWriter {
   };
   ChoiceWriter(const Args& args, StopMatcher stops);
 
-  // Begins the output with the prompt: its text, and its tokens' log-probabilities if the request
-  // wants them. `scores`: of the tokens from the second on; empty without log-probabilities.
-  void Echo(const std::string& text, std::span<const uint32_t> prompt,
-            std::span<const v1::TokenScore> scores);
+  // Begins the output with what the request wants of the prompt: its text, and its tokens'
+  // log-probabilities. `scores`: of the tokens from the second on; empty without log-probabilities.
+  void ShowPrompt(const std::string& text, std::span<const uint32_t> prompt,
+                  std::span<const v1::TokenScore> scores);
   // Adds the next token. ended() must be false.
   void Add(const v1::TokenOut& token);
   // The output of Add since the last call; nullopt: none.
@@ -41,7 +41,7 @@ class ChoiceWriter {
   bool ended() const { return ending_.finish_reason() != v1::FINISH_REASON_UNSPECIFIED; }
   uint64_t tokens() const { return tokens_; }  // tokens added so far
   uint64_t reasoning_tokens() const { return reasoning_tokens_; }
-  // Index, finish reason and matched stop; complete once ended.
+  // Index, finish reason, matched stop and sum of log-probabilities; complete once ended.
   const v1::Final& ending() const { return ending_; }
 
  private:
@@ -53,7 +53,10 @@ class ChoiceWriter {
   void ShowArguments(const std::string& text);
   void Finish(const v1::TokenOut& token);
   template <class Scored>  // TokenOut or TokenScore
-  v1::TokenLogprob Logprob(uint32_t token, const Scored& scored) const;
+  v1::TokenLogprob Logprob(uint32_t token, const Scored& scored, uint32_t alternatives) const;
+  v1::TokenLogprob PromptLogprob(std::span<const uint32_t> prompt,
+                                 std::span<const v1::TokenScore> scores, size_t at,
+                                 uint32_t alternatives) const;
 
   const Tokenizer& tokenizer_;
   const AnswerSpec& spec_;

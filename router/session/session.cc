@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "base/log/log.h"
 #include "router/request/error_detail.h"
+#include "router/session/best_choices.h"
 #include "router/session/session_request.h"
 
 namespace penstock {
@@ -111,7 +112,7 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   need.choices = attempt.group.count;
   if (tokens_shown() > 0) need.format = format_;
   need.may_prefill_locally &= attempt.plans_before == 0;
-  if (prompt_echoed_) need.may_skip_prefill = request_.kv_policy.empty();
+  if (prompt_shown_) need.may_skip_prefill = request_.kv_policy.empty();
   // The TTFT limit refuses new requests only, never a request that has started.
   if (!IsNew(attempt)) need.ttft_limit_ms = 0;
   return need;
@@ -209,7 +210,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   if (attempt.workers.peer) *prefill.mutable_peer() = *attempt.workers.peer;
   if (WantsScores()) {
     scores_.clear();  // of an attempt that failed
-    prefill.mutable_scoring()->set_top_logprobs(request_.answer.sampling.top_logprobs());
+    prefill.mutable_scoring()->set_top_logprobs(request_.answer.prompt_alternatives());
     prefill.clear_peer();
   }
   effects_.Open(number, attempt.workers, prefill, decode);
@@ -304,7 +305,7 @@ void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, T
                                 scores_.size(), request_.prompt.size() - 1)},
                 now);
   }
-  EchoPrompt();
+  ShowPrompt();
   attempt.first_received = true;
   attempt.workers.prefill.reservation.Release();
   timing_.OnFirstTokens(first, attempt.plans_before > 0, now);
@@ -314,6 +315,8 @@ void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, T
                 {"cached", first.cached_tokens()},
                 {"computed", first.computed_tokens()}});
   }
+  // Those of a beam search are candidates: the decode worker sends the answers when it has ended.
+  if (request_.answer.sampling.has_beams()) return;
   for (const v1::TokenOut& token : first.tokens()) AcceptToken(number, side, token, now);
 }
 
@@ -341,8 +344,22 @@ void Session::ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, 
   }
   // The other tokens of the worker's step follow at once, and leave in the same chunk.
   if (tokens.back().more_in_step() > 0 && !writer.ended()) return;
-  SendChunk(choice, now);
-  effects_.OnShown(choice, std::exchange(unsent_[choice], 0), now);
+  if (!request_.answer.keeps_best()) return SendChunk(choice, choice, now);
+  if (!writer.ended()) return;
+  journal_.End(choice);
+  if (journal_.all_ended(0, request_.answer.sampling.choices())) SendBest(now);
+}
+
+// Sends the best choices, each whole.
+void Session::SendBest(TimePoint now) {
+  std::vector<ChoiceScore> scores;
+  for (const ChoiceWriter& writer : writers_) {
+    scores.push_back({.logprob = writer.ending().cumulative_logprob(), .tokens = writer.tokens()});
+  }
+  uint32_t index = 0;
+  for (const uint32_t choice : BestChoices(scores, request_.answer.answers)) {
+    SendChunk(choice, index++, now);
+  }
 }
 
 bool Session::Serves(int number, uint32_t choice) const {
@@ -371,17 +388,20 @@ void Session::CloseIdleAttempts() {
   }
 }
 
-void Session::SendChunk(uint32_t choice, TimePoint now) {
+// Sends the choice's new output as that of the client's choice `index`.
+void Session::SendChunk(uint32_t choice, uint32_t index, TimePoint now) {
   ChoiceWriter& writer = writers_[choice];
   if (std::optional<v1::Chunk> chunk = writer.TakeChunk()) {
     v1::GenerateResponse response;
     response.mutable_chunk()->Swap(&*chunk);
+    response.mutable_chunk()->set_index(index);
     if (!prompt_reported_) ReportPrompt(*response.mutable_chunk()->mutable_prompt_usage());
     prompt_reported_ = true;
     timing_.OnSent(now);
     effects_.Send(std::move(response));
   }
-  if (writer.ended()) SendFinal(choice, now);
+  if (writer.ended()) SendFinal(choice, index, now);
+  effects_.OnShown(index, std::exchange(unsent_[choice], 0), now);
 }
 
 void Session::ReportPrompt(v1::Usage& usage) const {
@@ -391,16 +411,17 @@ void Session::ReportPrompt(v1::Usage& usage) const {
   usage.set_evicted_tokens(timing_.evicted_tokens());
 }
 
-void Session::SendFinal(uint32_t choice, TimePoint now) {
+void Session::SendFinal(uint32_t choice, uint32_t index, TimePoint now) {
   journal_.End(choice);
   v1::GenerateResponse response;
   v1::Final& ending = *response.mutable_final();
   ending = writers_[choice].ending();
+  ending.set_index(index);
   ending.set_request_id(request_.request_id);
   ending.set_system_fingerprint(
       fmt::format("{:016x}-{:016x}", format_->model_fingerprint, format_->layout_fingerprint));
   timing_.OnSent(now);
-  if (journal_.all_ended(0, request_.answer.sampling.choices())) {
+  if (++finals_sent_ == request_.answer.answers) {
     last_final_ = std::move(response);
   } else {
     effects_.Send(std::move(response));

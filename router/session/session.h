@@ -176,14 +176,15 @@ class Session {
 
   void AcceptScores(int attempt, const v1::PromptScores& scores, TimePoint now);
   bool WantsScores() const;
-  void EchoPrompt();
+  void ShowPrompt();
   void AcceptFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
   void AcceptToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);
   void ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, TimePoint now);
   void OnKvArrived(int attempt, TimePoint now);
   void AfterDecodeEvent(int attempt, TimePoint now);
-  void SendChunk(uint32_t choice, TimePoint now);
-  void SendFinal(uint32_t choice, TimePoint now);
+  void SendChunk(uint32_t choice, uint32_t index, TimePoint now);
+  void SendFinal(uint32_t choice, uint32_t index, TimePoint now);
+  void SendBest(TimePoint now);
   void ReportPrompt(v1::Usage& usage) const;
   void FinishIfAnswered(TimePoint now);
   bool ReportMissing() const;
@@ -212,7 +213,8 @@ class Session {
   SessionEffects& effects_;
   Journal journal_;
   std::vector<ChoiceWriter> writers_;
-  std::vector<int> unsent_;                         // by choice: tokens of its next chunk
+  std::vector<int> unsent_;  // by choice: tokens of its next chunk
+  uint32_t finals_sent_ = 0;
   std::vector<std::unique_ptr<Attempt>> attempts_;  // by attempt number; closed attempts stay
   std::vector<int> owner_;  // by choice: the number of the attempt that serves it
   WorkerFailures failures_;
@@ -223,7 +225,7 @@ class Session {
   std::optional<v1::GenerateResponse> last_final_;  // held back until usage and timing are known
   bool prompt_reported_ = false;                    // in the first chunk
   std::vector<v1::TokenScore> scores_;  // of the prompt's tokens behind the first, so far
-  bool prompt_echoed_ = false;          // to the writers
+  bool prompt_shown_ = false;           // to the writers
   std::optional<TimePoint> report_until_;
   bool finished_ = false;
 };

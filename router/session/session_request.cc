@@ -96,7 +96,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
       .answer_tokens = sampling.max_tokens(),
-      .choices = sampling.choices(),
+      .choices = std::max(sampling.choices(), sampling.beams().width()),
       .may_prefill_locally = without_prefill_worker,
       .may_skip_prefill = without_prefill_worker,
       // The router makes the grammar, so a worker must read it as the router's own library does.
@@ -140,7 +140,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   }
   ASSIGN_OR_RETURN(std::string kv_policy, KvPolicyOf(args));
   if (EvictionOf(kv_policy) && answer.scores_prompt()) {
-    return BadField("kv_policy", "is {}, which cannot be combined with echo and logprobs",
+    return BadField("kv_policy",
+                    "is {}, which cannot be combined with log-probabilities of the prompt",
                     kv_policy);
   }
   const std::string& id = args.request.client_request_id();

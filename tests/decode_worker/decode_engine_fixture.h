@@ -79,6 +79,7 @@ struct TestSession {
   bool local = false;               // the engine computes the rest of the prompt
   std::optional<uint32_t> first{};  // instead of First(choice)
   SamplingParams sampling{.temperature = 0};
+  std::optional<BeamRules> beams{};
   PromptBlocks named{};
   std::optional<PendingAdmission> entry{};  // in the queue
   std::shared_ptr<AnswerRecord> sink{};
@@ -94,9 +95,10 @@ class KvSource {
 
   void Add(TestSession& session) EXCLUDES(mutex_) {
     session.named = admission_.cache.NameBlocks("", session.prompt);
-    session.entry.emplace(admission_,
-                          NeedOf(admission_.layout, static_cast<int64_t>(session.prompt.size()),
-                                 session.answers, session.choices));
+    session.entry.emplace(
+        admission_,
+        NeedOf(admission_.layout, static_cast<int64_t>(session.prompt.size()), session.answers,
+               session.beams ? session.beams->width : session.choices));
     session.sink = std::make_shared<AnswerRecord>([this] { OnRoom(); });
     {
       MutexLock lock(mutex_);
@@ -148,6 +150,7 @@ class KvSource {
     job.prompt = session.named;
     job.sampling = session.sampling;
     job.stop.tokens_max = session.answers;
+    job.beams = session.beams;
     job.sink = session.sink;
     job.swap = std::move(admitted.swap);
     job.access = admitted.blocks.access;
@@ -166,11 +169,28 @@ class KvSource {
       return job;
     }
     Prefill(session.prompt, job.blocks, held);
+    if (session.beams) {
+      AddCandidates(session, job);
+      return job;
+    }
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
       job.first.emplace_back().set_choice(choice);
       job.first.back().set_token(session.first.value_or(First(choice)));
     }
     return job;
+  }
+
+  static void AddCandidates(const TestSession& session, DecodeJob& job) {
+    std::vector<float> logits = HashLogits(session.prompt);
+    Sampler sampler(session.sampling, 0, session.prompt);
+    const auto count = static_cast<size_t>(session.beams->candidates());
+    const RankedTokens ranked = *sampler.Rank(logits, count);
+    for (const RankedToken& token : ranked.best) {
+      v1::TokenOut& first = job.first.emplace_back();
+      first.set_token(token.id);
+      first.set_score(token.score);
+      first.set_logprob(token.logprob);
+    }
   }
 
   // Held blocks must be right already.

@@ -27,6 +27,13 @@ inline uint64_t MixHash(uint64_t hash, uint32_t token) {
   return hash ^ hash >> 29;
 }
 
+// Logits of a model that is sure of nothing, so that the beams of a search differ.
+inline void FillHashLogits(uint64_t hash, float* logits) {
+  for (uint32_t token = 0; token < kHashVocab; ++token) {
+    logits[token] = static_cast<float>(MixHash(hash, token) >> 40) / (1 << 22);
+  }
+}
+
 inline uint32_t HashToken(uint64_t hash) { return static_cast<uint32_t>(hash % kHashVocab); }
 // The token behind `last`: any, or, of a model that `repeats`, mostly the next of a cycle of 20.
 inline uint32_t NextHashToken(uint64_t hash, uint32_t last, bool repeats) {
@@ -38,6 +45,7 @@ class HashRunner final : public ModelRunner {
   std::function<void()> before_step;  // on the engine thread; may be empty
   bool draws = false;
   bool repeats = false;
+  bool unsure = false;                        // FillHashLogits
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
@@ -70,6 +78,10 @@ class HashRunner final : public ModelRunner {
       drawn += static_cast<int64_t>(step.draws.size());
       if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
+      if (unsure) {
+        FillHashLogits(hash, logits);
+        continue;
+      }
       std::fill_n(logits, kHashVocab, 0.0f);
       logits[NextHashToken(hash, step.tokens.back(), repeats)] = 10;
     }
@@ -87,6 +99,18 @@ class HashRunner final : public ModelRunner {
     return all;
   }
 };
+
+// The logits behind `tokens`, by the same arithmetic as a runner that is unsure.
+inline std::vector<float> HashLogits(const std::vector<uint32_t>& tokens) {
+  uint64_t all = 0, slot = 0;
+  for (const uint32_t token : tokens) {
+    slot = MixHash(all, token);
+    all = MixHash(all, static_cast<uint32_t>(slot));
+  }
+  std::vector<float> logits(kHashVocab);
+  FillHashLogits(slot, logits.data());
+  return logits;
+}
 
 // The first token of the answer to a prompt, by the same arithmetic.
 inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt, bool repeats = false) {

@@ -38,6 +38,17 @@ std::vector<TestAnswer> AskAll(Cluster& cluster, const std::vector<TestRequest>&
   return answers;
 }
 
+// Makes beam searches of some requests, with prompts that a test can compute at every step.
+void SearchSome(std::vector<TestRequest>& requests) {
+  for (size_t r = 5; r < requests.size(); r += 6) {
+    TestRequest& request = requests[r];
+    if (request.sampling.constraint != nullptr) continue;
+    request.prompt.resize(std::min<size_t>(request.prompt.size(), 150));
+    request.beams = 2 + static_cast<int>(r % 7);
+    request.choices = 1 + static_cast<int>(r % 2);
+  }
+}
+
 void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests,
                  LocalGenerator& local) {
   const std::vector<TestAnswer> answers = AskAll(cluster, requests);
@@ -45,6 +56,12 @@ void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests,
     const TestRequest& request = requests[r];
     ASSERT_TRUE(answers[r].status.ok()) << r << ": " << answers[r].status.error_message() << "\n"
                                         << cluster.Logs();
+    if (request.beams > 0) {
+      const BeamRules rules{
+          .width = request.beams, .answers = request.choices, .tokens_max = request.tokens_max};
+      EXPECT_EQ(answers[r].tokens, local.Search(request.prompt, request.sampling, rules)) << r;
+      continue;
+    }
     for (uint32_t choice = 0; choice < answers[r].tokens.size(); ++choice) {
       EXPECT_EQ(answers[r].tokens[choice],
                 local.Generate(request.prompt, request.sampling, request.tokens_max, choice))
@@ -63,6 +80,7 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
   std::vector<TestRequest> requests = MakeRequests(64, 1900, vocab, 11);
   const GrammarOracle grammars(ModelFolder(), vocab);
   grammars.ConstrainSome(requests);
+  SearchSome(requests);
   ExpectExact(cluster, requests, local);
   for (WorkerProcess& worker : cluster.prefill()) EXPECT_GT(worker.State()->steps(), 0u);
   for (WorkerProcess& worker : cluster.decode()) EXPECT_GT(worker.State()->steps(), 0u);
@@ -93,6 +111,7 @@ TEST(ExactTest, SpeculationChangesNoToken) {
   }
   const GrammarOracle grammars(ModelFolder(), vocab);
   grammars.ConstrainSome(requests);
+  SearchSome(requests);
   ExpectExact(cluster, requests, local);
   for (WorkerProcess& worker : cluster.decode()) {
     const auto state = worker.State();
@@ -122,6 +141,7 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
   // Swapped out and in, and each choice with a mask of its own.
   const GrammarOracle grammars(ModelFolder(), vocab);
   grammars.ConstrainSome(requests);
+  SearchSome(requests);
   ExpectExact(cluster, requests, local);
 }
 

@@ -95,6 +95,40 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
   return answer;
 }
 
+std::vector<std::vector<uint32_t>> LocalGenerator::Search(std::span<const uint32_t> prompt,
+                                                          const SamplingParams& params,
+                                                          const BeamRules& rules) {
+  struct Beam {
+    Sampler sampler;
+    std::vector<uint32_t> tokens;
+  };
+  BeamSearch search(rules);
+  std::vector<Beam> beams;
+  beams.push_back({Sampler(params, 0, prompt), {prompt.begin(), prompt.end()}});
+  while (!search.ended()) {
+    for (size_t i = 0; i < beams.size(); ++i) {
+      Step(beams[i].tokens, 0, Hold(beams[i].tokens.size()));
+      const auto count = static_cast<size_t>(rules.candidates());
+      search.Offer(static_cast<int32_t>(i), Must(beams[i].sampler.Rank(logits_, count)));
+    }
+    const std::vector<BeamChild> children = Must(search.Advance());
+    std::vector<Beam> next;
+    for (const BeamChild& child : children) {
+      const Beam& parent = beams[static_cast<size_t>(child.parent)];
+      next.push_back({parent.sampler.Fork(), parent.tokens});
+      next.back().sampler.Observe(child.token);
+      next.back().tokens.push_back(child.token);
+    }
+    beams = std::move(next);
+  }
+  std::vector<std::vector<uint32_t>> answers;
+  for (const BeamAnswer& answer : search.TakeAnswers()) {
+    std::vector<uint32_t>& ids = answers.emplace_back();
+    for (const BeamToken& token : answer.tokens) ids.push_back(token.id);
+  }
+  return answers;
+}
+
 std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> prompt,
                                                       const SamplingParams& params, int tokens_max,
                                                       const std::string& policy, uint32_t choice) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "decode_worker/beams/beam_search.h"
 #include "kvstore/codec/codec_calibration.h"
 #include "model/sampler/sampler.h"
 #include "worker/model/model_host.h"
@@ -29,6 +30,11 @@ class LocalGenerator {
   std::vector<uint32_t> GenerateEvicted(std::span<const uint32_t> prompt,
                                         const SamplingParams& params, int tokens_max,
                                         const std::string& policy, uint32_t choice = 0);
+
+  // The `answers` best answers of a beam search, each beam of which is computed from its first
+  // token at every step.
+  std::vector<std::vector<uint32_t>> Search(std::span<const uint32_t> prompt,
+                                            const SamplingParams& params, const BeamRules& rules);
 
   uint32_t vocab() const { return static_cast<uint32_t>(host_->runner->vocab()); }
 

@@ -62,6 +62,9 @@ v1::GenerateRequest ToProto(const TestRequest& request) {
   for (const auto& [token, bias] : request.sampling.logit_bias) {
     (*sampling->mutable_logit_bias())[token] = bias;
   }
+  if (request.beams > 0) {
+    sampling->mutable_beam_search()->set_width(static_cast<uint32_t>(request.beams));
+  }
   *proto.mutable_structured() = request.structured;
   proto.mutable_stop()->set_max_tokens(static_cast<uint32_t>(request.tokens_max));
   proto.mutable_stop()->set_ignore_eos(true);

@@ -17,6 +17,7 @@ struct TestRequest {
   SamplingParams sampling;
   int tokens_max = 16;
   int choices = 1;
+  int beams = 0;  // of a search for the best `choices` answers; 0: they are drawn
   v1::StructuredOutput structured = {};  // `sampling` has its constraint
 };
 

@@ -25,6 +25,12 @@ absl::StatusOr<SamplingParams> ToSamplingParams(const v1::SamplingSpec& spec, in
   return params;
 }
 
+uint32_t BeamCandidates(const v1::SamplingSpec& spec) {
+  if (!spec.has_beams()) return 0;
+  const auto stops = static_cast<uint32_t>(spec.stop_token_ids_size());
+  return spec.beams().width() * std::max(2u, 1 + stops);
+}
+
 Sampler MakeSampler(const SamplingParams& params, uint32_t choice, std::span<const uint32_t> tokens,
                     size_t prompt_tokens) {
   Sampler sampler(params, choice, tokens.first(prompt_tokens));
@@ -64,7 +70,7 @@ v1::Alternative AlternativeOf(const TokenLogprob& token) {
 
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
   std::vector<DrawSpec> draws;
-  if (args.sampling.constraint != nullptr)
+  if (args.sampling.constraint != nullptr || args.candidates > 0)
     return draws;  // its samplers would be opened for nothing
   for (uint32_t i = 0; i < args.choices; ++i) {
     const Sampler sampler =
@@ -75,9 +81,29 @@ std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args) {
   return draws;
 }
 
-absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
-                                                const StepOutput& output) {
-  v1::FirstTokens first;
+namespace {
+
+absl::Status AddCandidates(const FirstTokensArgs& args, const StepOutput& output,
+                           v1::FirstTokens& first) {
+  Sampler sampler = MakeSampler(args.sampling, 0, args.tokens, args.prompt_tokens);
+  ASSIGN_OR_RETURN(const RankedTokens ranked, sampler.Rank(output.logits, args.candidates));
+  if (ranked.best.size() < args.candidates) {
+    return Internal("{} tokens have a finite score, and a beam search needs {} candidates",
+                    ranked.best.size(), args.candidates);
+  }
+  for (const RankedToken& token : ranked.best) {
+    v1::TokenOut& out = *first.add_tokens();
+    out.set_choice(static_cast<uint32_t>(first.tokens_size()) - 1);
+    out.set_token(token.id);
+    out.set_logprob(token.logprob);
+    out.set_score(token.score);
+    for (const TokenLogprob& other : ranked.top) *out.add_top() = AlternativeOf(other);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status AddFirst(const FirstTokensArgs& args, const StepOutput& output,
+                      v1::FirstTokens& first) {
   for (uint32_t i = 0; i < args.choices; ++i) {
     const uint32_t choice = args.first_choice + i;
     Sampler sampler = MakeSampler(args.sampling, choice, args.tokens, args.prompt_tokens);
@@ -88,6 +114,16 @@ absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, con
     if (std::isnan(sampled.logprob)) return sampler.failure();
     *first.add_tokens() = MakeTokenOut(sampled, choice, position, args.stop);
   }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
+                                                const StepOutput& output) {
+  v1::FirstTokens first;
+  RETURN_IF_ERROR(args.candidates > 0 ? AddCandidates(args, output, first)
+                                      : AddFirst(args, output, first));
   first.set_queue_ms(Milliseconds(run.begun - run.arrival));
   first.set_prefill_ms(Milliseconds(run.end - run.begun));
   const auto cached = static_cast<uint32_t>(run.cached);

@@ -12,6 +12,9 @@ namespace penstock {
 // Translates a router's request into sampling parameters. INVALID_ARGUMENT names the field.
 absl::StatusOr<SamplingParams> ToSamplingParams(const v1::SamplingSpec& spec, int32_t vocab);
 
+// The first candidates of the request's beam search; 0: it has none. See worker.proto's BeamSpec.
+uint32_t BeamCandidates(const v1::SamplingSpec& spec);
+
 // A choice's sampler, which has seen the answer so far: the tokens after the first `prompt_tokens`.
 Sampler MakeSampler(const SamplingParams& params, uint32_t choice, std::span<const uint32_t> tokens,
                     size_t prompt_tokens);
@@ -40,6 +43,7 @@ struct FirstTokensArgs {
   size_t prompt_tokens = 0;
   uint32_t first_choice = 0;
   uint32_t choices = 1;
+  uint32_t candidates = 0;  // of a beam search: so many are wanted instead of `choices`
 };
 // Times and cached tokens of a prompt's computation, for the report to the router.
 struct PromptRun {
@@ -50,9 +54,9 @@ struct PromptRun {
 };
 // The draws of the first tokens, one for each choice; empty if sampling needs the logits.
 std::vector<DrawSpec> FirstDraws(const FirstTokensArgs& args);
-// Samples one token for each choice from the output of a step that ended with the last of `tokens`,
-// and makes the message to the router. INTERNAL if the logits are not finite, or the grammar
-// does not allow what was answered.
+// Samples one token for each choice, or ranks the candidates of a beam search, from the output of a
+// step that ended with the last of `tokens`, and makes the message to the router. INTERNAL if the
+// logits are not finite, or the grammar does not allow what was answered.
 absl::StatusOr<v1::FirstTokens> MakeFirstTokens(const FirstTokensArgs& args, const PromptRun& run,
                                                 const StepOutput& output);
 

@@ -1,12 +1,18 @@
 #include "worker/engine/token_request.h"
 
+#include <cmath>
+
 #include "kvstore/names/kv_policy.h"
+#include "proto/inference.pb.h"
+#include "worker/engine/sampling_spec.h"
 
 namespace penstock {
 namespace {
 
 // The same limit in every program. More choices would let one request exhaust the engine.
 constexpr uint32_t kChoicesMax = 16;
+constexpr uint32_t kBeamsMax = 8;
+constexpr uint32_t kEarlyStoppingMax = v1::BeamSearch::EarlyStopping_MAX;
 
 // The KV blocks of a request's tokens. A prefill worker holds an evicted prompt as a whole, and
 // beside it what stays of it.
@@ -47,6 +53,32 @@ absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
   return absl::OkStatus();
 }
 
+// `answered` tokens behind the prompt: a search begins with none.
+absl::Status CheckBeams(const v1::SamplingSpec& sampling, int64_t answered, int32_t vocab) {
+  if (!sampling.has_beams()) return absl::OkStatus();
+  const v1::BeamSpec& beams = sampling.beams();
+  if (beams.width() < sampling.choices() || beams.width() > kBeamsMax) {
+    return InvalidArgument("sampling.beams.width is {}; it must be from choices, {}, to {}",
+                           beams.width(), sampling.choices(), kBeamsMax);
+  }
+  if (!std::isfinite(beams.length_penalty()) || beams.early_stopping() > kEarlyStoppingMax) {
+    return InvalidArgument(
+        "sampling.beams has length_penalty {} and early_stopping {}; they must be finite and at "
+        "most {}",
+        beams.length_penalty(), beams.early_stopping(), kEarlyStoppingMax);
+  }
+  if (answered > 0 || sampling.first_choice() > 0 || !sampling.grammar().empty()) {
+    return InvalidArgument(
+        "sampling.beams cannot be combined with a grammar, with first_choice, or with tokens that "
+        "were answered already");
+  }
+  if (BeamCandidates(sampling) > static_cast<uint32_t>(vocab)) {
+    return InvalidArgument("sampling.beams needs {} candidates; the vocabulary has {} entries",
+                           BeamCandidates(sampling), vocab);
+  }
+  return absl::OkStatus();
+}
+
 template <class Request>
 absl::Status Check(const Request& request, const TokenLimits& limits) {
   RETURN_IF_ERROR(CheckPrompt(request, limits));
@@ -61,7 +93,7 @@ absl::Status Check(const Request& request, const TokenLimits& limits) {
     return InvalidArgument("sampling.max_tokens is {}, but {} tokens were answered already",
                            sampling.max_tokens(), answered);
   }
-  return absl::OkStatus();
+  return CheckBeams(sampling, answered, limits.vocab);
 }
 
 template <class Request>

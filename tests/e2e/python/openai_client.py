@@ -120,6 +120,59 @@ def an_echoed_prompt_has_the_logprobs_of_its_generation(client):
 
 
 @check
+def prompt_logprobs_are_those_of_an_echo(client):
+    ids = client.post("/tokenize", body={"prompt": "A river is wide"}, cast_to=object)["tokens"]
+    echo = client.completions.create(model=MODEL, prompt=ids, max_tokens=0, temperature=0, logprobs=2, echo=True).choices[0]
+    assert echo.finish_reason == "length" and len(echo.logprobs.token_logprobs) == len(ids)
+    asked = {"extra_body": {"prompt_logprobs": 2}}
+    answer = client.completions.create(model=MODEL, prompt=ids, max_tokens=3, temperature=0, n=2, **asked)
+    assert [len(choice.prompt_logprobs) for choice in answer.choices] == [len(ids)] * 2
+    given = answer.choices[0].prompt_logprobs
+    assert given[0] is None
+    for token, entry, logprob in list(zip(ids, given, echo.logprobs.token_logprobs))[1:]:
+        own = entry[str(token)]
+        assert own["logprob"] == logprob and len(entry) in (2, 3)
+        assert sorted(one["rank"] for one in entry.values()) == sorted({1, 2, own["rank"]})
+        assert all(one["logprob"] >= logprob for one in entry.values() if one["rank"] < own["rank"])
+    assert "".join(entry[str(token)]["decoded_token"] for token, entry in list(zip(ids, given))[1:]) in "A river is wide"
+    chat = ask(client, max_tokens=2, temperature=0, **asked)
+    assert chat.prompt_logprobs[0] is None and len(chat.prompt_logprobs) == chat.usage.prompt_tokens
+
+
+@check
+def the_best_of_several(client):
+    arguments = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12, "seed": 5, "logprobs": 0}
+    all_of_them = client.completions.create(**arguments, n=6).choices
+    best = client.completions.create(**arguments, best_of=6, n=2)
+
+    def mean(choice):
+        return sum(choice.logprobs.token_logprobs) / len(choice.logprobs.token_logprobs)
+
+    ordered = sorted(all_of_them, key=mean, reverse=True)
+    assert [choice.text for choice in best.choices] == [choice.text for choice in ordered[:2]]
+    assert best.usage.completion_tokens == sum(len(choice.logprobs.tokens) for choice in all_of_them)
+
+
+@check
+def a_beam_search_finds_a_better_answer(client):
+    arguments = {"model": MODEL, "prompt": "The old man", "max_tokens": 16, "logprobs": 0, "temperature": 0}
+    greedy = client.completions.create(**arguments).choices[0]
+    found = client.completions.create(**arguments, n=2, best_of=4, extra_body={"use_beam_search": True, "length_penalty": 0})
+
+    def total(choice):
+        return sum(choice.logprobs.token_logprobs)
+
+    assert total(found.choices[0]) >= total(found.choices[1]) and found.choices[0].text != found.choices[1].text
+    assert total(found.choices[0]) >= total(greedy)
+    try:
+        client.completions.create(**arguments, best_of=9, extra_body={"use_beam_search": True})
+    except openai.BadRequestError as error:
+        assert error.param == "best_of" and "[n, 8]" in error.message, error
+    else:
+        raise AssertionError("nine beams were not refused")
+
+
+@check
 def completions_and_token_ids(client):
     text = client.completions.create(
         model=MODEL, prompt="Once upon a time", max_tokens=8, seed=1, logprobs=2

@@ -53,6 +53,20 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{"sampling { temperature: 2.5 }", "sampling.temperature is 2.5"},
         Refused{"sampling { temperature: nan }", "sampling.temperature is nan"},
         Refused{"sampling { temperature: inf }", "sampling.temperature is inf"},
+        Refused{"sampling { n: 3 best_of: 2 }",
+                "sampling.best_of is 2; it must be in [n, 16], and n is 3"},
+        Refused{"sampling { best_of: 17 }", "sampling.best_of is 17"},
+        Refused{"sampling { n: 3 beam_search { width: 2 } }",
+                "sampling.beam_search.width is 2; it must be in [n, 8], and n is 3"},
+        Refused{"sampling { beam_search { width: 9 } }", "sampling.beam_search.width is 9"},
+        Refused{"sampling { best_of: 2 beam_search { width: 2 } }", "with best_of; set width"},
+        Refused{"sampling { beam_search { width: 2 } } structured { regex: 'a' }",
+                "sampling.beam_search cannot be combined with structured output"},
+        Refused{"sampling { beam_search { width: 2 length_penalty: nan } }",
+                "sampling.beam_search.length_penalty is nan"},
+        Refused{"sampling { beam_search { width: 2 early_stopping: 7 } }",
+                "sampling.beam_search.early_stopping is 7"},
+        Refused{"output { prompt_logprobs: 21 }", "output.prompt_logprobs is 21; the limit is 20"},
         Refused{"sampling { top_p: 0 }", "sampling.top_p is 0; it must be in (0, 1]"},
         Refused{"sampling { top_p: 1.5 }", "sampling.top_p is 1.5"},
         Refused{"sampling { min_p: 1 }", "sampling.min_p is 1; it must be in [0, 1)"},
@@ -75,9 +89,11 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     StopAndOutput, RefusedRequest,
     ::testing::Values(
-        Refused{"stop { max_tokens: 0 }", "stop.max_tokens is 0; it must be in [1, 1073741824]"},
+        Refused{"stop { max_tokens: 0 }",
+                "stop.max_tokens is 0; it must be in [1, 1073741824], or 0 with echo or "
+                "prompt_logprobs"},
         Refused{"stop { max_tokens: 1073741825 }",
-                "stop.max_tokens is 1073741825; it must be in [1, 1073741824]"},
+                "stop.max_tokens is 1073741825; it must be in [0, 1073741824]"},
         Refused{"stop { max_tokens: 5 min_tokens: 6 }",
                 "stop.min_tokens is 6; it may be at most max_tokens, which is 5"},
         Refused{"stop { min_tokens: 2049 }",
@@ -194,6 +210,42 @@ TEST(ValidateAnswer, RefusesToEchoAChat) {
   const auto answer = Validate("chat { messages { role: 'user' } } output { echo: true }");
   EXPECT_THAT(Message(answer.status()),
               HasSubstr("output.echo is for prompts of text or token ids"));
+}
+
+TEST(ValidateAnswer, BestOfComputesMoreChoicesThanTheClientGets) {
+  const auto answer = Validate("sampling { n: 2 best_of: 5 }");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->answers, 2u);
+  EXPECT_EQ(answer->sampling.choices(), 5u);
+  EXPECT_TRUE(answer->keeps_best());
+  EXPECT_FALSE(Validate("sampling { n: 2 best_of: 2 }")->keeps_best());
+}
+
+TEST(ValidateAnswer, ABeamSearchNeedsATokenForEveryBeam) {
+  const auto answer = Validate(
+      "sampling { n: 2 beam_search { width: 4 length_penalty: -1 early_stopping: AT_ONCE } }");
+  ASSERT_TRUE(answer.ok()) << answer.status();
+  EXPECT_EQ(answer->sampling.choices(), 2u);
+  EXPECT_EQ(answer->sampling.beams().width(), 4u);
+  EXPECT_EQ(answer->sampling.beams().length_penalty(), -1);
+  EXPECT_FALSE(answer->keeps_best());
+  const std::string stops = Repeat(60, "stop_token_ids: 5 ");
+  EXPECT_TRUE(Validate("sampling { beam_search { width: 8 } } stop { " + stops + "}").ok());
+  const auto few = ValidateAnswer(Parse("sampling { beam_search { width: 8 } }"),
+                                  {.name = "tiny", .vocab = 23, .max_model_len = 64}, 0);
+  EXPECT_TRUE(few.ok()) << few.status();
+  const auto fewer = ValidateAnswer(Parse("sampling { beam_search { width: 8 } }"),
+                                    {.name = "tiny", .vocab = 15, .max_model_len = 64}, 0);
+  EXPECT_THAT(Message(fewer.status()), HasSubstr("needs 16 candidates"));
+}
+
+TEST(ValidateAnswer, WithoutAnAnswerThePromptMustBeWanted) {
+  const auto scored = Validate("stop { max_tokens: 0 } output { prompt_logprobs: 3 }");
+  ASSERT_TRUE(scored.ok()) << scored.status();
+  EXPECT_TRUE(scored->prompt_only);
+  EXPECT_TRUE(scored->scores_prompt());
+  EXPECT_EQ(scored->sampling.max_tokens(), 1u);
+  EXPECT_EQ(scored->prompt_alternatives(), 3u);
 }
 
 }  // namespace

@@ -189,7 +189,11 @@ std::vector<BadField> SharedFields() {
       {"guided_json", {{"not", Json::object()}}, Value("guided_json", "has the keyword `not`")},
       {"add_special_tokens", 1, NotHere("add_special_tokens", "is set by the endpoint")},
       {"max_new_tokens", 5, NotHere("max_new_tokens", "use max_tokens")},
-      {"use_beam_search", true, NotHere("use_beam_search", "is not supported")},
+      {"length_penalty", 2,
+       Value("length_penalty", "may only be set with \"use_beam_search\": true")},
+      {"early_stopping", "never",
+       Value("early_stopping", "may only be set with \"use_beam_search\": true")},
+      {"num_beams", 4, NotHere("num_beams", "use use_beam_search and best_of")},
       {"user", Nested(70), {400, "invalid_json", "", "more than 64 levels deep"}},
       {"user", std::vector<int>(400'001, 1), {400, "invalid_json", "", "more than 400000 values"}},
       {"user",
@@ -332,7 +336,7 @@ TEST_F(HttpRefusals, FieldsOfTexts) {
       {"logprobs", 21, Value("logprobs", "is 21; it must be in [0, 20]")},
       {"logprobs", true, Type("logprobs", "must be an integer, not a boolean")},
       {"echo", "yes", Type("echo", "must be true or false")},
-      {"best_of", 3, NotHere("best_of", "only the value of n is supported")},
+      {"best_of", 17, Value("best_of", "best_of is 17")},
       {"suffix", "z", NotHere("suffix", "is not supported")},
   };
   const json text = {{"prompt", "a"}, {"max_tokens", 5}};

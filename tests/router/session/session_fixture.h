@@ -82,6 +82,7 @@ class SessionWorld : public SessionEffects {
       text[chunk.index()] += chunk.text();
       auto& known = logprobs[chunk.index()];
       known.insert(known.end(), chunk.logprobs().begin(), chunk.logprobs().end());
+      prompt.insert(prompt.end(), chunk.prompt_logprobs().begin(), chunk.prompt_logprobs().end());
     } else {
       endings.push_back(response.final());
     }
@@ -102,6 +103,7 @@ class SessionWorld : public SessionEffects {
   std::deque<Opened> opened;
   std::map<uint32_t, std::string> text;  // by choice
   std::map<uint32_t, std::vector<v1::TokenLogprob>> logprobs;
+  std::vector<v1::TokenLogprob> prompt;  // of all choices
   std::vector<v1::Final> endings;
   std::optional<absl::Status> finished;
   std::optional<TimePoint> wake_at;
@@ -117,12 +119,16 @@ class SessionTest : public ::testing::Test {
     SessionRequest request{
         .request_id = "r", .prompt = kSessionPrompt, .tenant_id = "t", .received = now_};
     request.answer.sampling.set_choices(choices);
+    request.answer.answers = answers_.value_or(choices);
+    if (beams_) request.answer.sampling.mutable_beams()->set_width(choices);
     request.answer.sampling.set_max_tokens(max_tokens);
     request.answer.sampling.set_seed(kSessionSeed);
     request.answer.stop = stop;
     request.answer.timing = timing;
     request.answer.echo = echo_;
     request.answer.return_logprobs = logprobs_;
+    request.answer.prompt_logprobs = prompt_logprobs_;
+    request.answer.prompt_only = prompt_only_;
     if (echo_) request.echo = "hello";
     request.first_token_limit = first_token_limit_;
     session_.emplace(std::move(request), *model_.tokenizer, *StopMatcher::Create(stop), limits_,
@@ -190,7 +196,11 @@ class SessionTest : public ::testing::Test {
   SessionLimits limits_;
   Duration first_token_limit_{};
   bool echo_ = false;
+  std::optional<uint32_t> answers_;  // of the choices; default: all
+  bool beams_ = false;
   bool logprobs_ = false;
+  std::optional<uint32_t> prompt_logprobs_;
+  bool prompt_only_ = false;
   SessionWorld world_;
   std::optional<Session> session_;
 };

@@ -1,4 +1,4 @@
-// Session: answers that begin with the prompt, and the scores of its tokens.
+// Session: what an answer has of the prompt, which is its text and the scores of its tokens.
 
 #include <utility>
 
@@ -6,8 +6,8 @@
 
 namespace penstock {
 
-// Until the prompt has been echoed, attempts ask for the scores of its tokens.
-bool Session::WantsScores() const { return request_.answer.scores_prompt() && !prompt_echoed_; }
+// Until the prompt has been shown, attempts ask for the scores of its tokens.
+bool Session::WantsScores() const { return request_.answer.scores_prompt() && !prompt_shown_; }
 
 void Session::AcceptScores(int number, const v1::PromptScores& scores, TimePoint now) {
   if (!WantsScores()) return;
@@ -25,9 +25,10 @@ void Session::AcceptScores(int number, const v1::PromptScores& scores, TimePoint
 }
 
 // Gives the writers the prompt, before the first token of the answer.
-void Session::EchoPrompt() {
-  if (!request_.answer.echo || std::exchange(prompt_echoed_, true)) return;
-  for (ChoiceWriter& writer : writers_) writer.Echo(request_.echo, request_.prompt, scores_);
+void Session::ShowPrompt() {
+  const bool wanted = request_.answer.echo || request_.answer.prompt_logprobs;
+  if (!wanted || std::exchange(prompt_shown_, true)) return;
+  for (ChoiceWriter& writer : writers_) writer.ShowPrompt(request_.echo, request_.prompt, scores_);
   scores_ = {};
 }
 

@@ -112,5 +112,35 @@ TEST_F(SessionEchoTest, ScoresThatAreMissingRepeatedOrTooManyEndTheAttempt) {
   EXPECT_EQ(world_.text[0], "");
 }
 
+TEST_F(SessionEchoTest, PromptLogprobsComeBesideTheAnswer) {
+  prompt_logprobs_ = 1;
+  Begin(1, 10);
+  EXPECT_EQ(world_.opened[0].prefill.scoring().top_logprobs(), 1u);
+  EXPECT_FALSE(world_.needs[0].may_prefill_locally);
+  SendScores(0, 1, 4);
+  Answer(world_.opened[0]);
+  EXPECT_EQ(world_.text[0], Expected(0, 10));
+  EXPECT_TRUE(world_.logprobs[0].empty());
+  ASSERT_EQ(world_.prompt.size(), kSessionPrompt.size());
+  EXPECT_FALSE(world_.prompt[0].has_logprob());
+  EXPECT_EQ(world_.prompt[3].logprob(), -3.0f);
+  EXPECT_EQ(world_.prompt[3].token_id(), kSessionPrompt[3]);
+}
+
+TEST_F(SessionEchoTest, WithoutAnAnswerThePromptIsAll) {
+  prompt_only_ = true;
+  BeginEcho(/*logprobs=*/true);
+  SendScores(0, 1, 4);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
+  EXPECT_EQ(world_.text[0], "hello");
+  EXPECT_EQ(world_.logprobs[0].size(), kSessionPrompt.size());
+  ASSERT_EQ(world_.endings.size(), 1u);
+  EXPECT_EQ(world_.endings[0].finish_reason(), v1::LENGTH);
+  EXPECT_EQ(world_.endings[0].usage().completion_tokens(), 0u);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -1,0 +1,115 @@
+// DecodeEngine: beam search. The beams of a session are its sequences. Each is ranked by the step
+// that computes it; when all are, the search takes a step and its beams are forked. So a batch may
+// have some of them only, and other sequences beside them.
+
+#include <utility>
+
+#include "decode_worker/beam_pages.h"
+#include "decode_worker/decode_engine.h"
+
+namespace penstock {
+namespace {
+
+// The candidates behind the prompt, as the prefill worker ranked them.
+RankedTokens RankedOf(std::span<const v1::TokenOut> first) {
+  RankedTokens ranked;
+  for (const v1::TokenOut& token : first) {
+    ranked.best.push_back(
+        {.id = token.token(), .score = token.score(), .logprob = token.logprob()});
+  }
+  for (const v1::Alternative& other : first.front().top()) {
+    ranked.top.push_back({.id = other.token(), .logprob = other.logprob()});
+  }
+  return ranked;
+}
+
+// The answers as the tokens of choices 0, 1, ..., the best answer first.
+void TellAnswers(const DecodeSession& session) {
+  uint32_t choice = 0;
+  for (const BeamAnswer& answer : session.beams->TakeAnswers()) {
+    for (size_t i = 0; i < answer.tokens.size(); ++i) {
+      const BeamToken& token = answer.tokens[i];
+      v1::TokenOut out = MakeTokenOut({.id = token.id, .logprob = token.logprob, .top = token.top},
+                                      choice, static_cast<int32_t>(i), session.stop);
+      out.set_more_in_step(static_cast<uint32_t>(answer.tokens.size() - 1 - i));
+      session.sink->OnToken(std::move(out));
+    }
+    ++choice;
+  }
+}
+
+}  // namespace
+
+void DecodeEngine::Search(DecodeJob job) {
+  std::shared_ptr<DecodeSession> session = MakeSession(job);
+  session->beams = std::make_unique<BeamSearch>(*job.beams);
+  session->beams->Offer(0, RankedOf(job.first));
+  const std::shared_ptr<DecodeSink> sink = session->sink;
+  const absl::StatusOr<std::vector<BeamChild>> children = session->beams->Advance();
+  if (!children.ok() || session->beams->ended()) {
+    if (children.ok()) TellAnswers(*session);
+    job = {};
+    session.reset();  // Blocks are free before the client sees the end of the answer.
+    return sink->OnEnd(children.status());
+  }
+  std::vector<DecodeSequence> beams;
+  beams.push_back(MakeSequence(session, job, 0, pool_.view().layout.block_tokens));
+  for (BlockRef& block : job.blocks) beams.front().Append(std::move(block));
+  beams = ForkBeams(std::move(beams), *children, pool_.view());
+  session->choices_open = static_cast<int>(beams.size());
+  for (DecodeSequence& beam : beams) beam.id = next_id_++;
+  Enter(std::move(beams));
+}
+
+// Takes the step's result of one beam, which then waits for the others.
+void DecodeEngine::RankBeam(DecodeSequence& beam, const StepOutput& output) {
+  const std::shared_ptr<DecodeSession> session = beam.session;
+  BeamSearch& search = *session->beams;
+  absl::StatusOr<RankedTokens> ranked =
+      beam.sampler.Rank(output.logits, static_cast<size_t>(search.rules().candidates()));
+  if (!ranked.ok()) return Fail(session->key, ranked.status());
+  search.Offer(static_cast<int32_t>(beam.choice), *std::move(ranked));
+  scheduler_.Remove(beam.id);
+  if (search.complete()) StepBeams(session);
+}
+
+void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
+  const absl::StatusOr<std::vector<BeamChild>> children = session->beams->Advance();
+  if (!children.ok()) return Fail(session->key, children.status());
+  if (session->beams->ended()) return EndSearch(*session);
+  std::vector<DecodeSequence> beams = TakeBeams(*session);
+  std::vector<uint64_t> ids;
+  for (DecodeSequence& beam : beams) {
+    ++beam.tokens_held;
+    beam.tail.push_back(beam.last_token);
+    ids.push_back(beam.id);
+  }
+  beams = ForkBeams(std::move(beams), *children, pool_.view());
+  for (size_t i = 0; i < beams.size(); ++i) beams[i].id = ids[i];
+  Enter(std::move(beams));
+}
+
+// Takes the session's sequences out of the engine. They have one id behind the other, in the order
+// of their choices.
+std::vector<DecodeSequence> DecodeEngine::TakeBeams(const DecodeSession& session) {
+  std::vector<DecodeSequence> beams;
+  for (auto it = sequences_.begin(); it != sequences_.end();) {
+    if (it->second.session.get() != &session) {
+      ++it;
+      continue;
+    }
+    beams.push_back(std::move(it->second));
+    it = sequences_.erase(it);
+  }
+  return beams;
+}
+
+void DecodeEngine::EndSearch(const DecodeSession& session) {
+  const std::shared_ptr<DecodeSink> sink = session.sink;
+  TellAnswers(session);
+  for (DecodeSequence& beam : TakeBeams(session)) Keep(beam);
+  CountSequences();
+  sink->OnEnd(absl::OkStatus());
+}
+
+}  // namespace penstock
