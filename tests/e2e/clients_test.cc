@@ -111,19 +111,25 @@ TEST(Clients, CallTools) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 
-TEST(Clients, AgentsCallTools) {
+// An agent framework's client against a model whose template shows tools.
+void ExpectAgents(const std::string& requirements, const std::string& client) {
   const std::string scripts = SourceFolder() + "/tests/e2e/python";
-  const std::string venv = BinaryFolder() + "/../agents-venv";
-  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " requirements-agents.txt");
-  if (!ready) GTEST_SKIP() << "the Agents SDK cannot be installed here: " << made;
+  const std::string venv = BinaryFolder() + "/../" + requirements + "-venv";
+  const auto [made, ready] =
+      RunScript(scripts + "/venv " + venv + " requirements-" + requirements + ".txt");
+  if (!ready) GTEST_SKIP() << requirements << " cannot be installed here: " << made;
   const ToolModel model;
   Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
   const auto [said, good] =
-      RunScript(venv + "/bin/python " + scripts + "/agents_client.py " + cluster.http_endpoint());
+      RunScript(venv + "/bin/python " + scripts + "/" + client + " " + cluster.http_endpoint());
   EXPECT_TRUE(good) << said << cluster.Logs();
   EXPECT_TRUE(AllHold(said)) << said;
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
+
+TEST(Clients, AgentsCallTools) { ExpectAgents("agents", "agents_client.py"); }
+
+TEST(Clients, PydanticAiCallsTools) { ExpectAgents("pydantic-ai", "pydantic_ai_client.py"); }
 
 TEST(Clients, LmEvalScoresAndGenerates) {
   const std::string scripts = SourceFolder() + "/tests/e2e/python";

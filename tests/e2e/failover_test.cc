@@ -9,6 +9,7 @@
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/grammar_oracle.h"
@@ -170,6 +171,39 @@ INSTANTIATE_TEST_SUITE_P(Signals, FailoverTest, testing::Values(SIGKILL, SIGTERM
                          [](const auto& instance) {
                            return instance.param == SIGKILL ? "Kill" : "Term";
                          });
+
+// Nothing was shown of a beam search before its end: another worker starts it again, with the same
+// answers. With SIGTERM it may also end where it is.
+TEST_P(FailoverTest, ABeamSearchGivesTheUndisturbedAnswers) {
+  ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
+  TestRequest request = MakeRequests(2, 60, 2000, 97)[1];
+  request.tokens_max = 120;
+  request.beams = 4;
+  request.choices = 2;
+  WorkerProcess* victim = nullptr;
+  std::thread killer([&] {
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          for (WorkerProcess& worker : cluster_.decode()) {
+            const auto state = worker.State();
+            if (state.has_value() && state->running() == 4) victim = &worker;
+          }
+          return victim != nullptr;
+        },
+        seconds(30)));
+    if (victim != nullptr) victim->process.Signal(GetParam());
+  });
+  const TestAnswer answer = AskWithin(cluster_.client(), request, {});
+  killer.join();
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster_.Logs();
+  const BeamRules rules{.width = 4, .answers = 2, .tokens_max = request.tokens_max};
+  EXPECT_EQ(answer.tokens, local_.Search(request.prompt, request.sampling, rules));
+  ASSERT_NE(victim, nullptr);
+  EXPECT_TRUE(victim->process.Wait(seconds(20)).has_value());
+  if (GetParam() == SIGKILL) {
+    EXPECT_EQ(answer.timing.migrations(), 1u);
+  }
+}
 
 class NoPrefillTest : public Answers, public testing::Test {
  protected:
