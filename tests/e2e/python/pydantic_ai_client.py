@@ -16,7 +16,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 from checks import run
 
 checks = []
-SETTINGS = {"temperature": 0, "max_tokens": 1000}
+SETTINGS = {"temperature": 0, "max_tokens": 1000, "parallel_tool_calls": False}
 
 
 def check(function):
