@@ -34,7 +34,7 @@ class PrefixReader {
     const Clock& clock;
     PeerReadMetrics& metrics;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // of calls to other workers
-    KvLayout layout;
+    KvLayout layout;  // without a window
     int64_t blocks_left = 0;  // of the pool, left to others
     size_t reads_max = 256;   // at once; further prompts are computed
   };

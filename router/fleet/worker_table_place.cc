@@ -225,7 +225,7 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
                                                    .predicted_ms = placement.terms.prefill_ms +
                                                                    placement.terms.restore_ms,
                                                    .on_lost = request.on_prefill_lost}),
-      .decode = Reserve(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
+      .decode = Reserve(decode, {.blocks = BlocksNeeded(request.need, format),
                                  .on_lost = request.on_decode_lost,
                                  .on_draining = request.on_decode_draining}),
       .format = format};
@@ -270,7 +270,7 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& requ
   const KvFormat format = gathered.input.decode[target].format;
   PlacedPair placed;
   placed.decode =
-      Reserve(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format.block_tokens),
+      Reserve(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format),
                                         .on_lost = request.on_decode_lost,
                                         .on_draining = request.on_decode_draining});
   placed.format = format;

@@ -226,5 +226,84 @@ TEST_F(WorkerCacheTest, WhatIsClearedIsNotSpilled) {
   EXPECT_EQ(pool_->blocks_free(), kPool);
 }
 
+// A model with a window of two blocks.
+class WindowCacheTest : public ::testing::Test {
+ protected:
+  static KvLayout Layout() {
+    KvLayout layout = kLayout;
+    layout.window = 32;
+    return layout;
+  }
+  PromptBlocks Prompt(uint32_t seed, size_t blocks) const {
+    return cache_->NameBlocks("", std::vector<uint32_t>(blocks * 16, seed));
+  }
+  // As a sequence that computes its blocks and drops all.
+  void Compute(const PromptBlocks& prompt) {
+    auto admission = cache_->Admit(prompt, {.blocks = std::ssize(prompt.ids)});
+    ASSERT_TRUE(admission.has_value());
+    std::vector<BlockRef> pages = admission->credit.Take(admission->credit.blocks());
+    cache_->Insert(admission->access, prompt, pages);
+  }
+
+  SteadyClock clock_;
+  std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(Layout(), 20);
+  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
+      *pool_, clock_, {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16"});
+};
+
+// Behind 10 blocks a token sees the last 31 tokens: blocks 8 and 9. Of them the peer or the cache
+// gives the KV; the request computes none of the first `received`.
+TEST_F(WindowCacheTest, AHitTakesTheBlocksThatTheNextTokenSees) {
+  const PromptBlocks prompt = Prompt(1, 10);
+  Compute(prompt);
+  const auto computed = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  ASSERT_TRUE(computed.has_value());
+  ASSERT_EQ(computed->held.size(), 10u);
+  EXPECT_FALSE(computed->held[7]);
+  EXPECT_TRUE(computed->held[8]);
+  EXPECT_EQ(computed->credit.blocks(), 2);
+  // Others use blocks 8 and 9 now, so these count no more as a part of what a request may exchange.
+  const auto shares = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  EXPECT_EQ(shares->credit.blocks(), 4);
+  // Token 320 sees none of these blocks.
+  const auto received =
+      cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .received = 320});
+  EXPECT_TRUE(received->held.empty());
+  EXPECT_EQ(received->credit.blocks(), 4);
+}
+
+TEST_F(WindowCacheTest, APassedBlockIsExchangedForTheRightToAnother) {
+  const PromptBlocks prompt = Prompt(1, 4);
+  auto admission = cache_->Admit(prompt, {.blocks = 4, .exchanges = true});
+  std::vector<BlockRef> pages = admission->credit.Take(4);
+  cache_->Insert(admission->access, prompt, pages);
+  const BlockCredit others = *pool_->Reserve(16);
+  OwedBlocks owed;
+  // Another sequence uses block 0: it gives no right yet, and nobody else gets it before.
+  BlockRef used = pages[0].Share();
+  std::vector<BlockRef> passed;
+  passed.push_back(std::move(pages[0]));
+  cache_->Exchange(std::move(passed), 1, admission->credit, owed);
+  EXPECT_EQ(admission->credit.blocks(), 0);
+  EXPECT_EQ(owed.blocks(), 1);
+  used = BlockRef();
+  EXPECT_FALSE(cache_->Admit(Prompt(2, 1), {.blocks = 1}).has_value());
+  // It is evicted although blocks behind it are in use.
+  cache_->Exchange({}, 1, admission->credit, owed);
+  EXPECT_EQ(admission->credit.blocks(), 1);
+  EXPECT_EQ(owed.blocks(), 0);
+  EXPECT_EQ(cache_->CountLeading(prompt), 0);
+}
+
+TEST_F(WindowCacheTest, BlocksWithoutTheirParentsAreNotStored) {
+  const PromptBlocks prompt = Prompt(1, 6);
+  auto admission = cache_->Admit(prompt, {.blocks = 6, .exchanges = true});
+  std::vector<BlockRef> pages = admission->credit.Take(6);
+  for (size_t i = 0; i < 4; ++i) pages[i] = BlockRef();
+  cache_->Insert(admission->access, prompt, pages);
+  EXPECT_EQ(cache_->CountLeading(prompt), 0);
+  EXPECT_EQ(pool_->blocks_used(), 2);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -164,7 +164,7 @@ TEST(Place, RefusesWhatNoPoolCanEverHold) {
 }
 
 TEST(BlocksNeeded, SharesThePromptAmongChoices) {
-  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 17, .answer_tokens = 16, .choices = 3}, 16), 5u);
+  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 17, .answer_tokens = 16, .choices = 3}, {.block_tokens = 16}), 5u);
 }
 
 // ---------------------------------------------------------------- milliseconds
