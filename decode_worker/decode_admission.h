@@ -38,7 +38,7 @@ struct AdmissionContext {
   SwapBudget& swap_budget;
   KvLayout layout;
   int64_t blocks_total = 0;
-  int64_t watermark = 0;  // blocks left to running sessions, so that they can grow
+  int64_t watermark = 0;     // blocks left to running sessions, so that they can grow
   int64_t step_tokens = 1;   // as in DecodeSpan
   int64_t chunk_tokens = 0;  // of prompts that are computed here
 };
@@ -49,7 +49,7 @@ class PendingAdmission {
  public:
   struct Admitted {
     CacheAdmission blocks;
-    SwapReservation swap;  // empty: `blocks` cover the longest answers
+    SwapReservation swap;   // empty: `blocks` cover the longest answers
     int64_t exchanges = 0;  // as in DecodeJob
   };
 

@@ -236,8 +236,7 @@ class DecodeSessionCall final : public StreamedSession,
     job_.prefill->cached = static_cast<int32_t>(cached);
     job_.blocks = std::move(given.held);
     // A session that exchanges blocks takes those of a chunk when it computes it.
-    const auto more =
-        job_.exchanges > 0 ? 0 : layout.BlocksFor(tokens) - std::ssize(job_.blocks);
+    const auto more = job_.exchanges > 0 ? 0 : layout.BlocksFor(tokens) - std::ssize(job_.blocks);
     for (BlockRef& block : given.credit.Take(more)) job_.blocks.push_back(std::move(block));
     job_.growth = std::move(given.credit);
     Start();

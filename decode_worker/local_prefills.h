@@ -32,8 +32,8 @@ class LocalPrefills {
   size_t size() const { return prompts_.size(); }
   bool empty() const { return prompts_.empty(); }
 
-  // Takes the blocks of the next tokens of the oldest session, in a model with a window; false while
-  // there is no room for them. Otherwise a session has all its blocks.
+  // Takes the blocks of the next tokens of the oldest session, in a model with a window; false
+  // while there is no room for them. Otherwise a session has all its blocks.
   bool MakeRoom();
   // The next tokens of the oldest session. Valid until Advance, Drop or TakeAll.
   SequenceStep Next();

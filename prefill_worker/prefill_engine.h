@@ -70,7 +70,7 @@ class PrefillEngine {
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
-    int32_t cached = 0;  // tokens
+    int32_t cached = 0;       // tokens
     BlockCredit credit = {};  // for the blocks of later chunks
     OwedBlocks owed = {};     // of a prompt that exchanges blocks
     size_t passed = 0;        // leading blocks that its window has passed
@@ -91,7 +91,7 @@ class PrefillEngine {
   int32_t MakeRoom(uint64_t id, int32_t begin, int32_t tokens);
   void PassWindow(const PrefillChunk& chunk);
   void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
-  bool Step();                                      // false when there was nothing to do
+  bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   bool EndsPrompt(const PrefillChunk& chunk) const;
   // Evictions (prefill_evictions.cc). True if the eviction is due behind the chunk.

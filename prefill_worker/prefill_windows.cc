@@ -1,5 +1,5 @@
-// PrefillEngine: prompts of a model whose attention has a window. A prompt holds the blocks that its
-// next chunk sees, and those of the chunk (docs/adr/0053-windows-that-free.md).
+// PrefillEngine: prompts of a model whose attention has a window. A prompt holds the blocks that
+// its next chunk sees, and those of the chunk (docs/adr/0053-windows-that-free.md).
 
 #include <algorithm>
 #include <utility>
@@ -20,7 +20,8 @@ int32_t PrefillEngine::MakeRoom(uint64_t id, int32_t begin, int32_t tokens) {
   const KvLayout layout = pool_.view().layout;
   const int64_t wanted = layout.BlocksFor(begin + tokens) - std::ssize(prompt.blocks);
   if (wanted > prompt.credit.blocks()) Exchange(prompt, {});
-  for (BlockRef& block : prompt.credit.Take(std::clamp<int64_t>(wanted, 0, prompt.credit.blocks()))) {
+  for (BlockRef& block :
+       prompt.credit.Take(std::clamp<int64_t>(wanted, 0, prompt.credit.blocks()))) {
     prompt.table.push_back(block.id());
     prompt.blocks.push_back(std::move(block));
   }

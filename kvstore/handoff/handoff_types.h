@@ -30,8 +30,8 @@ struct HandoffFormat {
   KvLayout layout;
 };
 
-// The first block that a sequence needs which goes on behind `tokens` tokens. Both sides compute it:
-// the blocks before it are neither sent nor expected.
+// The first block that a sequence needs which goes on behind `tokens` tokens. Both sides compute
+// it: the blocks before it are neither sent nor expected.
 inline uint32_t FirstBlock(const HandoffFormat& format, uint32_t tokens) {
   return static_cast<uint32_t>(format.layout.FirstBlock(tokens));
 }

@@ -26,7 +26,7 @@ struct ReceivedKv {
   // KvLayout::BlocksFor(tokens), in the sequence's order; empty references to those before
   // FirstBlock, which did not come.
   std::vector<BlockRef> blocks;
-  BlockCredit credit;            // blocks that Expect reserved beyond those, for the answer
+  BlockCredit credit;  // blocks that Expect reserved beyond those, for the answer
   uint32_t tokens = 0;
   std::vector<v1::TokenOut> first;  // of each choice, as sampled by the prefill worker
 };
@@ -36,7 +36,7 @@ struct KvAdmission {
   // Pages of leading blocks whose KV is present; fewer than all. References to those that the
   // window has passed are empty.
   std::vector<BlockRef> held;
-  BlockCredit credit;          // for the other blocks and the answer
+  BlockCredit credit;  // for the other blocks and the answer
 };
 
 // A decode session that waits for its KV. Callbacks run on the thread that brought the event
@@ -155,7 +155,7 @@ class KvReceiver final : public WireReceiver {
     BlockCredit credit{};
     // Once admitted the held ones, once bound all; empty references before FirstBlock.
     std::vector<BlockRef> pages{};
-    bool handed_out = false;        // its blocks were handed out; nothing is left to do
+    bool handed_out = false;  // its blocks were handed out; nothing is left to do
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {

@@ -173,8 +173,7 @@ std::vector<KvHeld> KvSender::held() const {
   for (const auto& [key, handoff] : handoffs_) {
     if (handoff.blocks.empty()) continue;
     const auto first = static_cast<int64_t>(FirstBlock(format_, handoff.args.tokens));
-    held.push_back(
-        {.blocks = std::ssize(handoff.blocks) - first, .age = now - handoff.ready_at});
+    held.push_back({.blocks = std::ssize(handoff.blocks) - first, .age = now - handoff.ready_at});
   }
   return held;
 }

@@ -103,8 +103,8 @@ struct KvLayersReady {
   int32_t last_layer = 0;
   uint32_t first_token = 0;
   uint32_t last_token = 0;
-  // The sequence's block table, at least up to last_token. References to blocks before FirstBlock of
-  // all tokens may be empty: they are not sent. The sender takes its own references.
+  // The sequence's block table, at least up to last_token. References to blocks before FirstBlock
+  // of all tokens may be empty: they are not sent. The sender takes its own references.
   std::span<const BlockRef> blocks;
 };
 

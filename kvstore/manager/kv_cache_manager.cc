@@ -106,7 +106,8 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
                            .received = request.received};
   admission.access.tenant = TenantNumber(prompt.tenant);
   const size_t begin = std::max(here, first);
-  const auto restored = ids.first(here + below.blocks).subspan(std::min(begin, here + below.blocks));
+  const auto restored =
+      ids.first(here + below.blocks).subspan(std::min(begin, here + below.blocks));
   CountMissed(ids.size() - here, below);
   if (store_ != nullptr) store_->Touch(ids.first(here));
   if (!restored.empty()) {
@@ -241,8 +242,8 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
 int64_t KvCacheManager::DropIfUseless(int64_t received, std::vector<BlockRef>& held) const {
   const size_t needed = FirstNeeded({.received = received}, held.size());
   if (needed >= held.size() || held[needed]) return 0;
-  const auto dropped = std::count_if(held.begin(), held.end(),
-                                     [](const BlockRef& block) { return bool{block}; });
+  const auto dropped =
+      std::count_if(held.begin(), held.end(), [](const BlockRef& block) { return bool{block}; });
   held.clear();
   return dropped;
 }
@@ -284,8 +285,8 @@ void KvCacheManager::InsertLocked(const CacheAccess& access, const PromptBlocks&
 bool KvCacheManager::LacksParents(const BlockId& root, std::span<const BlockId> ids,
                                   std::span<const BlockRef> blocks) const {
   if (blocks.empty() || blocks.front()) return false;
-  const auto first = std::find_if(blocks.begin(), blocks.end(),
-                                  [](const BlockRef& block) { return bool{block}; });
+  const auto first =
+      std::find_if(blocks.begin(), blocks.end(), [](const BlockRef& block) { return bool{block}; });
   return cache_.CountLeading(root, ids) < first - blocks.begin();
 }
 

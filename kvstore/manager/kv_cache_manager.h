@@ -60,7 +60,7 @@ struct CacheRequest {
   // Leading tokens that are not computed here, wherever their KV comes from. With a window, blocks
   // that no token behind them sees are not taken.
   int64_t received = 0;
-  int64_t left = 0;      // free blocks that must remain for others
+  int64_t left = 0;  // free blocks that must remain for others
   // Called when restored blocks can be taken with FinishRestore; on the store's thread, without
   // locks.
   std::function<void()> on_restored = {};
@@ -68,7 +68,7 @@ struct CacheRequest {
 
 // The blocks granted to a request.
 struct CacheAdmission {
-  CacheAccess access;                               // for Insert
+  CacheAccess access;  // for Insert
   // The leading blocks, whose KV is present. References to those that the window has passed are
   // empty.
   std::vector<BlockRef> held;
@@ -182,8 +182,8 @@ class KvCacheManager final : private PrefixCacheObserver {
   std::optional<BlockCredit> Reserve(int64_t blocks, int64_t ahead = 0) EXCLUDES(mutex_);
 
   // Gives up `passed`, blocks that a sequence's window has passed, and tries to fill its credit up
-  // to `credit_wanted` blocks. The missing blocks come free when others give them up, too, or when a
-  // lower tier has copied them: until then `owed` keeps them from being granted to new requests.
+  // to `credit_wanted` blocks. The missing blocks come free when others give them up, too, or when
+  // a lower tier has copied them: until then `owed` keeps them from being granted to new requests.
   void Exchange(std::vector<BlockRef> passed, int64_t credit_wanted, BlockCredit& credit,
                 OwedBlocks& owed) EXCLUDES(mutex_);
 

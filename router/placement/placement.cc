@@ -256,12 +256,13 @@ uint64_t BlocksNeeded(const PlacementNeed& need, const KvFormat& format) {
   const uint64_t block_tokens = format.block_tokens;
   if (block_tokens == 0) return 0;
   // A window begins and ends within a block.
-  const uint64_t held = format.window == 0 ? std::numeric_limits<uint32_t>::max()
-                                           : format.window + 2 * block_tokens;
+  const uint64_t seen =
+      format.window == 0 ? std::numeric_limits<uint32_t>::max() : format.window + 2 * block_tokens;
   const auto blocks = [&](uint64_t tokens) {
-    return (std::min(tokens, held) + block_tokens - 1) / block_tokens;
+    return (std::min(tokens, seen) + block_tokens - 1) / block_tokens;
   };
-  return blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
+  const uint64_t all = blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
+  return std::min(all, std::max(1u, need.choices) * blocks(seen));
 }
 
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {

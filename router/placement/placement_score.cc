@@ -139,8 +139,7 @@ bool BigEnough(const Candidate& worker, const PlacementNeed& need) {
                           .evicted_tokens = need.evicted_tokens,
                           .answer_tokens = std::min(need.answer_tokens, 1u),
                           .choices = need.choices};
-  return worker.blocks_total == 0 ||
-         BlocksNeeded(min, worker.format) <= worker.blocks_total;
+  return worker.blocks_total == 0 || BlocksNeeded(min, worker.format) <= worker.blocks_total;
 }
 
 // Cost of a prefill worker: time to first token (queue, compute, restore, or fetch from a peer when

@@ -231,16 +231,16 @@ class DecodeEngineTest : public ::testing::Test {
             .draft_tokens = draft_tokens_,
             .draft_rows = 64,
             .on_room = [this] { OnRoom(); }});
-    source_ = std::make_unique<KvSource>(
-        AdmissionContext{.engine = *engine_,
-                         .cache = *cache_,
-                         .swap_budget = *room_,
-                         .layout = runner_.kv_layout(),
-                         .blocks_total = blocks,
-                         .watermark = std::max<int64_t>(1, blocks / 100),
-                         .step_tokens = 1 + draft_tokens_,
-                         .chunk_tokens = 64},
-        *engine_, *pool_);
+    source_ =
+        std::make_unique<KvSource>(AdmissionContext{.engine = *engine_,
+                                                    .cache = *cache_,
+                                                    .swap_budget = *room_,
+                                                    .layout = runner_.kv_layout(),
+                                                    .blocks_total = blocks,
+                                                    .watermark = std::max<int64_t>(1, blocks / 100),
+                                                    .step_tokens = 1 + draft_tokens_,
+                                                    .chunk_tokens = 64},
+                                   *engine_, *pool_);
     store_->Start();
     cache_->AttachStore(store_.get());
     engine_->Start();
@@ -267,9 +267,9 @@ class DecodeEngineTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
     auto tokens = session.sink->tokens();
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
-      const uint32_t first =
-          session.local ? FirstHashToken(session.prompt, runner_.repeats, runner_.window)
-                        : First(choice);
+      const uint32_t first = session.local
+                                 ? FirstHashToken(session.prompt, runner_.repeats, runner_.window)
+                                 : First(choice);
       auto expected =
           HashAnswer(session.prompt, first, session.answers, runner_.repeats, runner_.window);
       expected.erase(expected.begin());  // Prefill's.

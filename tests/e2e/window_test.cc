@@ -119,8 +119,9 @@ TEST_F(WindowTest, ManyAtOnceWithSmallPools) {
       if (r % 2 == 1) {  // It begins as the one before.
         const auto& before = requests[r - 1].prompt;
         const auto common = static_cast<std::ptrdiff_t>(before.size() * (r % 5) / 4);
-        request.prompt.insert(request.prompt.begin(), before.begin(),
-                              before.begin() + std::min<std::ptrdiff_t>(common, std::ssize(before)));
+        request.prompt.insert(
+            request.prompt.begin(), before.begin(),
+            before.begin() + std::min<std::ptrdiff_t>(common, std::ssize(before)));
       }
       for (size_t i = 50; r % 3 == 0 && i < request.prompt.size(); ++i) {
         request.prompt[i] = request.prompt[i - 50];

@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "kvstore/cache/passed_blocks.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
@@ -266,8 +267,7 @@ TEST_F(WindowCacheTest, AHitTakesTheBlocksThatTheNextTokenSees) {
   const auto shares = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
   EXPECT_EQ(shares->credit.blocks(), 4);
   // Token 320 sees none of these blocks.
-  const auto received =
-      cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .received = 320});
+  const auto received = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .received = 320});
   EXPECT_TRUE(received->held.empty());
   EXPECT_EQ(received->credit.blocks(), 4);
 }
@@ -303,6 +303,50 @@ TEST_F(WindowCacheTest, BlocksWithoutTheirParentsAreNotStored) {
   cache_->Insert(admission->access, prompt, pages);
   EXPECT_EQ(cache_->CountLeading(prompt), 0);
   EXPECT_EQ(pool_->blocks_used(), 2);
+}
+
+// Host memory has all ten blocks; the two that the next token sees come back.
+TEST_F(WindowCacheTest, ARestoreBringsTheBlocksThatTheNextTokenSees) {
+  const auto store =
+      *TieredStore::Open({.dram_bytes = 60 * kLayout.BlockStride()}, pool_->view(),
+                         [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
+  store->Start();
+  cache_->AttachStore(store.get());
+  const PromptBlocks prompt = Prompt(1, 10);
+  Compute(prompt);
+  {
+    std::optional<BlockCredit> all;
+    ASSERT_TRUE(WaitUntil([&] { return (all = cache_->Reserve(20)).has_value(); }));
+  }
+  store->WaitUntilQuiet();
+  ASSERT_EQ(store->Find(prompt.ids).blocks, 10u);
+  auto admission = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  ASSERT_TRUE(admission.has_value());
+  ASSERT_NE(admission->restore, nullptr);
+  EXPECT_EQ(admission->restore->asked(), 2u);
+  EXPECT_TRUE(WaitUntil([&] { return cache_->FinishRestore(prompt, admission); }));
+  ASSERT_EQ(admission->held.size(), 10u);
+  EXPECT_EQ(CountPassed(admission->held), 8u);
+  EXPECT_EQ(admission->credit.blocks(), 2);
+  EXPECT_EQ(cache_->CountLeading(prompt), 10) << "the store still has the others";
+  admission.reset();
+  cache_->AttachStore(nullptr);
+  store->Stop();
+}
+
+// A restore that brings block 8 without block 9 is of no use: token 144 sees block 7, too.
+TEST_F(WindowCacheTest, APartOfARestoreIsNotHeldWithoutWhatItsNextTokenSees) {
+  const PromptBlocks prompt = Prompt(1, 10);
+  std::optional<CacheAdmission> admission =
+      cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  admission->held.resize(8);
+  admission->restore = std::make_shared<CacheRestore>(2);
+  RestoreResult result{.pages = admission->credit.Take(2), .whole = 1};
+  admission->restore->Finish(std::move(result));
+  ASSERT_TRUE(cache_->FinishRestore(prompt, admission));
+  ASSERT_TRUE(admission.has_value());
+  EXPECT_TRUE(admission->held.empty());
+  EXPECT_EQ(admission->credit.blocks(), 4);
 }
 
 }  // namespace
