@@ -341,7 +341,7 @@ TEST_F(WindowCacheTest, APartOfARestoreIsNotHeldWithoutWhatItsNextTokenSees) {
       cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
   admission->held.resize(8);
   admission->restore = std::make_shared<CacheRestore>(2);
-  RestoreResult result{.pages = admission->credit.Take(2), .whole = 1};
+  RestoreResult result{.whole = 1, .pages = admission->credit.Take(2)};
   admission->restore->Finish(std::move(result));
   ASSERT_TRUE(cache_->FinishRestore(prompt, admission));
   ASSERT_TRUE(admission.has_value());
