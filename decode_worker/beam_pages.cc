@@ -15,6 +15,8 @@ DecodeSequence CopyOf(const DecodeSequence& parent, BlockRef own, const PagedKv&
                       .sampler = parent.sampler.Fork(),
                       .blocks = {},
                       .table = {},
+                      .passed = 0,
+                      .kept = parent.kept,
                       .tokens_held = parent.tokens_held,
                       .evicted = parent.evicted,
                       .last_token = 0,
@@ -22,7 +24,9 @@ DecodeSequence CopyOf(const DecodeSequence& parent, BlockRef own, const PagedKv&
                       .freezes = {},
                       .guesses = {}};
   const size_t full = parent.blocks.size() - (own ? 1 : 0);
-  for (size_t i = 0; i < full; ++i) copy.Append(parent.blocks[i].Share());
+  for (size_t i = 0; i < parent.passed; ++i) copy.Append({});
+  for (size_t i = parent.passed; i < full; ++i) copy.Append(parent.blocks[i].Share());
+  copy.PassBlocks(parent.passed);
   if (!own) return copy;
   const uint32_t from = parent.blocks.back().id(), to = own.id();
   std::vector<std::byte> page(kv.layout.PayloadBytes());

@@ -7,13 +7,25 @@
 
 namespace penstock {
 
-DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t choices) {
+DecodeNeed NeedOf(const KvLayout& layout, const DecodeSpan& span) {
   const auto blocks = [&](int64_t answer) {
-    return layout.BlocksFor(tokens) + DecodeGrowthBlocks(layout, tokens, answer, choices);
+    return layout.BlocksFor(span.tokens) +
+           DecodeGrowthBlocks(layout, span.tokens, answer, span.choices);
   };
-  return {.held_max = (tokens - 1) / layout.block_tokens,
-          .blocks_now = blocks(std::min<int64_t>(more, layout.block_tokens)),
-          .blocks_max = blocks(more)};
+  DecodeNeed need{.held_max = (span.tokens - 1) / layout.block_tokens,
+                  .blocks_now = blocks(std::min<int64_t>(span.more, layout.block_tokens)),
+                  .blocks_max = blocks(span.more),
+                  .received = span.chunk_tokens == 0 ? span.tokens : 0};
+  if (layout.FirstBlock(span.tokens + span.more) == 0) return need;
+  // The window passes some blocks. All of a session's blocks are still a bound: short answers share
+  // most of theirs.
+  need.exchanges = true;
+  const int64_t step = std::max(span.step_tokens + kMoveLag, span.chunk_tokens);
+  const int64_t at_once = span.choices * layout.BlocksAtOnce(span.tokens + span.more, step);
+  const int64_t passed = layout.FirstBlock(need.received);
+  need.blocks_now = std::min(need.blocks_now - passed, at_once);
+  need.blocks_max = std::min(need.blocks_max - passed, at_once);
+  return need;
 }
 
 std::optional<PendingAdmission::Admitted> PendingAdmission::Try(
@@ -21,7 +33,10 @@ std::optional<PendingAdmission::Admitted> PendingAdmission::Try(
   if (!admission_) TakeBlocks(prompt, on_restored);
   if (!admission_ || !context_.cache.FinishRestore(prompt, admission_)) return std::nullopt;
   if (!admission_) return std::nullopt;
-  return Admitted{.blocks = *std::exchange(admission_, std::nullopt), .swap = std::move(swap_)};
+  const int64_t exchanges = swap_ ? need_.blocks_now : need_.blocks_max;
+  return Admitted{.blocks = *std::exchange(admission_, std::nullopt),
+                  .swap = std::move(swap_),
+                  .exchanges = need_.exchanges ? exchanges : 0};
 }
 
 // A session that can be swapped out needs no blocks for its longest answer yet. Swapped-out
@@ -36,6 +51,8 @@ void PendingAdmission::TakeBlocks(const PromptBlocks& prompt,
   admission_ = context_.cache.Admit(
       prompt, {.held_max = need_.held_max,
                .blocks = reservation ? need_.blocks_now : need_.blocks_max,
+               .exchanges = need_.exchanges,
+               .received = need_.received,
                .left = reservation && !alone ? std::min(context_.watermark, room) : 0,
                .on_restored = on_restored});
   if (admission_) swap_ = std::move(reservation);

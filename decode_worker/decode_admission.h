@@ -10,16 +10,26 @@
 
 namespace penstock {
 
-// The blocks that a session needs.
+// The blocks that a session needs. In a model with a window these are the blocks that it needs at
+// once.
 struct DecodeNeed {
   int64_t held_max = 0;    // leading blocks that may come from the cache
   int64_t blocks_now = 0;  // for its tokens and the first block of each answer
   int64_t blocks_max = 0;  // for its tokens and the longest answers
+  int64_t received = 0;    // leading tokens whose KV is received or cached, not computed here
+  bool exchanges = false;  // on its way it needs more, in the place of those that it passes
 };
 
-// The need of a session with the KV of `tokens` tokens whose choices each answer at most `more`
-// further tokens.
-DecodeNeed NeedOf(const KvLayout& layout, int64_t tokens, int64_t more, int64_t choices);
+// A session with the KV of `tokens` tokens whose choices each answer at most `more` further tokens.
+struct DecodeSpan {
+  int64_t tokens = 0;
+  int64_t more = 0;
+  int64_t choices = 1;
+  int64_t step_tokens = 1;  // of one choice in one step, with guesses
+  // Of `tokens` in one step, when they are computed here; 0: their KV is received.
+  int64_t chunk_tokens = 0;
+};
+DecodeNeed NeedOf(const KvLayout& layout, const DecodeSpan& span);
 
 // The parts that decide about admission. Everything outlives every PendingAdmission.
 struct AdmissionContext {
@@ -28,7 +38,9 @@ struct AdmissionContext {
   SwapBudget& swap_budget;
   KvLayout layout;
   int64_t blocks_total = 0;
-  int64_t watermark = 0;  // blocks left to running sessions, so that they can grow
+  int64_t watermark = 0;     // blocks left to running sessions, so that they can grow
+  int64_t step_tokens = 1;   // as in DecodeSpan
+  int64_t chunk_tokens = 0;  // of prompts that are computed here
 };
 
 // The admission of one session: it first gets its blocks, then KV of the prompt is restored into
@@ -37,7 +49,8 @@ class PendingAdmission {
  public:
   struct Admitted {
     CacheAdmission blocks;
-    SwapReservation swap;  // empty: `blocks` cover the longest answers
+    SwapReservation swap;   // empty: `blocks` cover the longest answers
+    int64_t exchanges = 0;  // as in DecodeJob
   };
 
   PendingAdmission(const AdmissionContext& context, const DecodeNeed& need)

@@ -6,6 +6,7 @@
 
 #include "decode_worker/beam_pages.h"
 #include "decode_worker/decode_engine.h"
+#include "kvstore/cache/passed_blocks.h"
 
 namespace penstock {
 namespace {
@@ -54,7 +55,9 @@ void DecodeEngine::Search(DecodeJob job) {
   }
   std::vector<DecodeSequence> beams;
   beams.push_back(MakeSequence(session, job, 0, pool_.view().layout.block_tokens));
+  const size_t passed = CountPassed(job.blocks);
   for (BlockRef& block : job.blocks) beams.front().Append(std::move(block));
+  beams.front().PassBlocks(passed);
   beams = ForkBeams(std::move(beams), *children, pool_.view());
   session->choices_open = static_cast<int>(beams.size());
   for (DecodeSequence& beam : beams) beam.id = next_id_++;
@@ -87,6 +90,7 @@ void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
   beams = ForkBeams(std::move(beams), *children, pool_.view());
   for (size_t i = 0; i < beams.size(); ++i) beams[i].id = ids[i];
   Enter(std::move(beams));
+  for (const uint64_t id : ids) PassWindow(sequences_.at(id));
 }
 
 // Takes the session's sequences out of the engine. They have one id behind the other, in the order

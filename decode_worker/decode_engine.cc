@@ -31,7 +31,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       options_(std::move(options)),
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       scheduler_(options_.batch_max),
-      prefills_(options_.prefill_tokens, parts.clock),
+      prefills_(options_.prefill_tokens, parts.clock, parts.cache, parts.pool.view().layout),
       outputs_(parts.runner) {}
 
 DecodeEngine::~DecodeEngine() { Stop(); }
@@ -198,7 +198,7 @@ bool DecodeEngine::ServeFreeze(const FreezeRequest& request) {
   DecodeSequence* const sequence = Find(request.key, request.choice);
   absl::Status fits = sequence == nullptr
                           ? absl::NotFoundError("the choice is not decoded here, or has ended")
-                          : sequence->CheckFreeze(request, layout.block_tokens);
+                          : sequence->CheckFreeze(request, layout);
   if (!fits.ok()) {
     request.sink->OnRefused(std::move(fits));
     return true;
@@ -234,11 +234,16 @@ bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
   if (!sequence.needs_block(pool_.view().layout.block_tokens, more)) return true;
   BlockCredit& growth = sequence.session->growth;
   if (growth.blocks() == 0) {
-    PENSTOCK_CHECK(sequence.session->swap,
-                   "a session with blocks for its longest answers needs more");
-    std::optional<BlockCredit> block = cache_.Reserve(1, GrowthAhead());
-    if (!block) return false;
-    growth.Merge(*std::move(block));
+    if (sequence.session->swap) {
+      std::optional<BlockCredit> block = cache_.Reserve(1, GrowthAhead());
+      if (!block) return false;
+      growth.Merge(*std::move(block));
+    } else {
+      PENSTOCK_CHECK(sequence.session->exchanges > BlocksHeld(*sequence.session),
+                     "a session with blocks for its longest answers needs more");
+      Exchange(*sequence.session, {});
+      if (growth.blocks() == 0) return false;
+    }
   }
   sequence.Append(std::move(growth.Take(1).front()));
   return true;
@@ -333,6 +338,7 @@ void DecodeEngine::Keep(DecodeSequence& sequence) {
   if (sequence.session->evicted) return;
   PromptBlocks all = sequence.session->prompt;
   cache_.Extend(all, sequence.tail);
+  sequence.kept = all.ids.size();
   cache_.Insert(sequence.session->access, all, std::span(sequence.blocks).first(all.ids.size()));
 }
 
@@ -345,7 +351,7 @@ void DecodeEngine::End(uint64_t id, bool keep) {
 
 bool DecodeEngine::Step() {
   const std::vector<uint64_t> batch = NextBatch();
-  const bool prefill = !prefills_.empty();
+  const bool prefill = !prefills_.empty() && prefills_.MakeRoom();
   if (batch.empty() && !prefill) return false;
   PlanDrafts(prefill ? std::span<const uint64_t>() : batch);
   if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
@@ -442,6 +448,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
   const bool finished = !tokens.empty() && tokens.back().finish() != v1::TokenOut::GOING_ON;
   TellTokens(sequence, std::move(tokens));
   if (finished) return Finish(sequence);
+  PassWindow(sequence);
   const absl::Status failure = sequence.sampler.failure();
   if (!failure.ok()) Fail(sequence.session->key, failure);
 }

@@ -105,6 +105,11 @@ class DecodeEngine {
   bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
   void Finish(DecodeSequence& sequence);
 
+  // decode_windows.cc: models whose attention has a window.
+  void PassWindow(DecodeSequence& sequence);
+  int64_t BlocksHeld(const DecodeSession& session) const;
+  void Exchange(DecodeSession& session, std::vector<BlockRef> passed);
+
   // decode_drafts.cc: speculation.
   bool speculates() const { return options_.draft_tokens > 0; }
   static void BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens);

@@ -54,12 +54,20 @@ struct DecodeJob {
   std::vector<v1::TokenOut> first;
   std::vector<BlockRef> blocks;  // the KV of `tokens`
   BlockCredit growth;            // for the first tokens, or for the longest answers
+  // If not 0, the session needs more blocks than `growth` on its way, in the place of those that
+  // its window has passed, and may hold this number at once.
+  int64_t exchanges = 0;
   // Not empty: the session can be swapped out, so it may be preempted. Empty: `growth` covers the
   // longest answers.
   SwapReservation swap;
   std::optional<LocalPrefill> prefill;  // if set, `first` is still empty
   std::shared_ptr<DecodeSink> sink;     // shared: the RPC may end before the engine drops it
 };
+
+// A move starts from the tokens that the router knows, and the engine may have gone on meanwhile: a
+// sequence keeps what its window has passed for this many tokens more. A move from further back is
+// refused, and the sequence stays.
+inline constexpr int32_t kMoveLag = 16;
 
 // Blocks that a session's choices may take together behind the `tokens_held` it starts from, when
 // each answers at most `tokens_more` further tokens. Choices share the full blocks; each has its

@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "kernels/page_copier.h"
+#include "kvstore/cache/passed_blocks.h"
 
 namespace penstock {
 namespace {
@@ -12,7 +13,9 @@ namespace {
 // Gives `sequence` the blocks of `held`: shared where full, its own copy where partial.
 void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const PagedKv& kv) {
   const auto full = static_cast<size_t>(first.tokens_held / kv.layout.block_tokens);
-  for (size_t i = 0; i < full; ++i) sequence.Append(first.blocks[i].Share());
+  for (size_t i = 0; i < first.passed; ++i) sequence.Append({});
+  for (size_t i = first.passed; i < full; ++i) sequence.Append(first.blocks[i].Share());
+  sequence.PassBlocks(first.passed);
   if (full == first.blocks.size()) return;
   BlockRef copy = std::move(sequence.session->growth.Take(1).front());
   const uint32_t to = copy.id(), from = first.blocks[full].id();
@@ -33,9 +36,15 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
-absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const {
+std::vector<BlockRef> DecodeSequence::PassBlocks(size_t first) {
+  passed = first;
+  return first == 0 ? std::vector<BlockRef>() : TakePassed(blocks, table, first);
+}
+
+absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request,
+                                         const KvLayout& layout) const {
   const std::vector<BlockId>& ids = session->prompt.ids;
-  const size_t named = ids.size() * static_cast<size_t>(block_tokens);
+  const size_t named = ids.size() * static_cast<size_t>(layout.block_tokens);
   const size_t wanted = request.tokens.size();
   if (session->beams != nullptr) {
     return FailedPrecondition("a beam search does not move; start it again elsewhere");
@@ -56,6 +65,12 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request, int32_t b
         "token {} follows the {} tokens of the request here, and the request says {}; replan", next,
         wanted, request.last_token);
   }
+  if (static_cast<size_t>(layout.FirstBlock(static_cast<int64_t>(wanted))) < passed) {
+    return FailedPrecondition(
+        "the sequence is {} tokens ahead of the request here, and has freed blocks that its window "
+        "has passed since; replan",
+        static_cast<size_t>(position()) - wanted);
+  }
   return absl::OkStatus();
 }
 
@@ -66,6 +81,8 @@ std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
                                                        .sampling = std::move(job.sampling),
                                                        .stop = std::move(job.stop),
                                                        .growth = std::move(job.growth),
+                                                       .exchanges = job.exchanges,
+                                                       .owed = {},
                                                        .swap = std::move(job.swap),
                                                        .sink = std::move(job.sink),
                                                        .evicted = job.evicted > 0,
@@ -82,6 +99,8 @@ DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const
           .sampler = MakeSampler(session->sampling, choice, job.tokens, job.prompt_tokens),
           .blocks = {},
           .table = {},
+          .passed = 0,
+          .kept = session->prompt.ids.size(),
           .tokens_held = static_cast<int32_t>(job.tokens.size()) - job.evicted,
           .evicted = job.evicted,
           .last_token = 0,
@@ -99,7 +118,9 @@ std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {
     sequence.last_token = token.token();
     sequence.sampler.Observe(token.token());
     if (sequences.empty()) {
+      const size_t passed = CountPassed(job.blocks);
       for (BlockRef& block : job.blocks) sequence.Append(std::move(block));
+      sequence.PassBlocks(passed);
     } else {
       ShareBlocks(sequence, sequences.front(), kv);
     }

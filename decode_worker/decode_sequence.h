@@ -17,6 +17,8 @@ struct DecodeSession {
   SamplingParams sampling;
   StopRule stop;
   BlockCredit growth;
+  int64_t exchanges = 0;  // as in DecodeJob
+  OwedBlocks owed;
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
   bool evicted = false;  // of its prompt only a part has KV: no cache gets any of it
@@ -34,6 +36,8 @@ struct DecodeSequence {
   Sampler sampler;
   std::vector<BlockRef> blocks;
   std::vector<uint32_t> table;                // ids of `blocks`, as the runner wants them
+  size_t passed = 0;                          // leading blocks that the window has passed
+  size_t kept = 0;                            // leading blocks that were given to the cache
   int32_t tokens_held = 0;                    // whose KV is in the pages
   int32_t evicted = 0;                        // earlier tokens whose KV was dropped
   uint32_t last_token = 0;                    // sampled, its KV still to come
@@ -46,8 +50,10 @@ struct DecodeSequence {
   // True if the KV of `more` further tokens needs a further block.
   bool needs_block(int32_t block_tokens, int32_t more = 1) const;
   void Append(BlockRef block);
+  // Returns the references to the blocks before `first`, which stay in `blocks` as empty ones.
+  std::vector<BlockRef> PassBlocks(size_t first);
   // FAILED_PRECONDITION when this sequence has no KV for the request's tokens, or other tokens.
-  absl::Status CheckFreeze(const FreezeRequest& request, int32_t block_tokens) const;
+  absl::Status CheckFreeze(const FreezeRequest& request, const KvLayout& layout) const;
 };
 
 // A session whose KV has arrived, without sequences.

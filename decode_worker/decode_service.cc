@@ -123,8 +123,12 @@ class DecodeSessionCall final : public StreamedSession,
     const uint32_t choices =
         job_.beams ? static_cast<uint32_t>(job_.beams->width) : request.sampling().choices();
     DecodeNeed need =
-        NeedOf(backend.admission.layout, request.tokens_size() - job_.evicted,
-               job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()), choices);
+        NeedOf(backend.admission.layout,
+               {.tokens = request.tokens_size() - job_.evicted,
+                .more = job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
+                .choices = choices,
+                .step_tokens = backend.admission.step_tokens,
+                .chunk_tokens = request.prefill() ? backend.admission.chunk_tokens : 0});
     if (eviction) need.held_max = 0;
     if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
@@ -204,6 +208,7 @@ class DecodeSessionCall final : public StreamedSession,
     if (!admitted) return std::nullopt;
     job_.access = admitted->blocks.access;
     job_.swap = std::move(admitted->swap);
+    job_.exchanges = admitted->exchanges;
     return KvAdmission{.held = std::move(admitted->blocks.held),
                        .credit = std::move(admitted->blocks.credit)};
   }
@@ -233,7 +238,8 @@ class DecodeSessionCall final : public StreamedSession,
     OnAdmitted();
     job_.prefill->cached = static_cast<int32_t>(cached);
     job_.blocks = std::move(given.held);
-    const auto more = layout.BlocksFor(tokens) - static_cast<int64_t>(job_.blocks.size());
+    // A session that exchanges blocks takes those of a chunk when it computes it.
+    const auto more = job_.exchanges > 0 ? 0 : layout.BlocksFor(tokens) - std::ssize(job_.blocks);
     for (BlockRef& block : given.credit.Take(more)) job_.blocks.push_back(std::move(block));
     job_.growth = std::move(given.credit);
     Start();

@@ -3,13 +3,47 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvstore/cache/passed_blocks.h"
+
 namespace penstock {
 
 void LocalPrefills::Add(DecodeJob job) {
   Prompt prompt{.job = std::move(job), .table = {}};
   prompt.computed = prompt.job.prefill->cached;
   for (const BlockRef& block : prompt.job.blocks) prompt.table.push_back(block.id());
+  prompt.passed = CountPassed(prompt.job.blocks);
+  if (prompt.passed > 0) TakePassed(prompt.job.blocks, prompt.table, prompt.passed);
   prompts_.push_back(std::move(prompt));
+}
+
+bool LocalPrefills::MakeRoom() {
+  Prompt& prompt = prompts_.front();
+  if (prompt.job.exchanges == 0) return true;
+  const int64_t wanted =
+      layout_.BlocksFor(prompt.computed + Tokens(prompt)) - std::ssize(prompt.job.blocks);
+  if (wanted > prompt.job.growth.blocks()) Exchange(prompt, {});
+  if (wanted > prompt.job.growth.blocks()) return false;
+  for (BlockRef& block : prompt.job.growth.Take(std::max<int64_t>(0, wanted))) {
+    prompt.table.push_back(block.id());
+    prompt.job.blocks.push_back(std::move(block));
+  }
+  return true;
+}
+
+// Gives up the blocks that no token behind the computed ones sees. The cache gets them first.
+void LocalPrefills::PassWindow(Prompt& prompt) {
+  if (prompt.job.exchanges == 0) return;
+  const auto first = static_cast<size_t>(layout_.FirstBlock(prompt.computed));
+  if (first <= prompt.passed) return;
+  const auto full = static_cast<size_t>(prompt.computed / layout_.block_tokens);
+  cache_.Insert(prompt.job.access, prompt.job.prompt, std::span(prompt.job.blocks).first(full));
+  prompt.passed = first;
+  Exchange(prompt, TakePassed(prompt.job.blocks, prompt.table, first));
+}
+
+void LocalPrefills::Exchange(Prompt& prompt, std::vector<BlockRef> passed) {
+  const auto held = static_cast<int64_t>(prompt.job.blocks.size() - prompt.passed);
+  cache_.Exchange(std::move(passed), prompt.job.exchanges - held, prompt.job.growth, prompt.owed);
 }
 
 int32_t LocalPrefills::Tokens(const Prompt& prompt) const {
@@ -47,6 +81,7 @@ FirstTokensArgs LocalPrefills::FirstOf(const Prompt& prompt) {
 std::optional<FinishedPrefill> LocalPrefills::Advance(const StepOutput& output) {
   Prompt& front = prompts_.front();
   front.computed += Tokens(front);
+  PassWindow(front);
   if (front.computed < static_cast<int32_t>(front.job.tokens.size())) return std::nullopt;
   absl::StatusOr<v1::FirstTokens> first = MakeFirstTokens(FirstOf(front),
                                                           {.arrival = front.job.prefill->arrival,

@@ -24,13 +24,17 @@ struct FinishedPrefill {
 class LocalPrefills {
  public:
   // `chunk_tokens`: the maximum in a step.
-  LocalPrefills(int32_t chunk_tokens, const Clock& clock)
-      : chunk_tokens_(chunk_tokens), clock_(clock) {}
+  LocalPrefills(int32_t chunk_tokens, const Clock& clock, KvCacheManager& cache,
+                const KvLayout& layout)
+      : chunk_tokens_(chunk_tokens), clock_(clock), cache_(cache), layout_(layout) {}
 
   void Add(DecodeJob job);
   size_t size() const { return prompts_.size(); }
   bool empty() const { return prompts_.empty(); }
 
+  // Takes the blocks of the next tokens of the oldest session, in a model with a window; false
+  // while there is no room for them. Otherwise a session has all its blocks.
+  bool MakeRoom();
   // The next tokens of the oldest session. Valid until Advance, Drop or TakeAll.
   SequenceStep Next();
   bool NextIsLast() const;              // Next completes the prompt
@@ -50,14 +54,20 @@ class LocalPrefills {
     DecodeJob job;
     std::vector<uint32_t> table;
     int32_t computed = 0;  // tokens, cached ones too
+    size_t passed = 0;     // leading blocks that the window has passed
+    OwedBlocks owed = {};
     std::optional<TimePoint> begun = {};
   };
 
   int32_t Tokens(const Prompt& prompt) const;  // of the next chunk
   static FirstTokensArgs FirstOf(const Prompt& prompt);
+  void PassWindow(Prompt& prompt);
+  void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
 
   const int32_t chunk_tokens_;
   const Clock& clock_;
+  KvCacheManager& cache_;
+  const KvLayout layout_;
   std::deque<Prompt> prompts_;  // the oldest first
 };
 

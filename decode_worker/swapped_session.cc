@@ -15,7 +15,7 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
   std::vector<BlockRef> pages;
   for (const DecodeSequence& choice : choices) {
     std::vector<size_t>& places = swapped->places_.emplace_back();
-    for (const BlockRef& block : choice.blocks) {
+    for (const BlockRef& block : std::span(choice.blocks).subspan(choice.passed)) {
       const auto [place, fresh] = place_of.emplace(block.id(), pages.size());
       if (fresh) pages.push_back(block.Share());
       places.push_back(place->second);
@@ -70,7 +70,9 @@ absl::StatusOr<std::vector<DecodeSequence>> SwappedSession::TakeChoices() {
         result->whole, blocks_);
   }
   for (size_t i = 0; i < choices_.size(); ++i) {
+    for (size_t k = 0; k < choices_[i].passed; ++k) choices_[i].Append({});
     for (const size_t place : places_[i]) choices_[i].Append(result->pages[place].Share());
+    choices_[i].PassBlocks(choices_[i].passed);
   }
   return std::move(choices_);
 }

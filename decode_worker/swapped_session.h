@@ -47,7 +47,8 @@ class SwappedSession {
 
   size_t blocks_ = 0;
   std::vector<DecodeSequence> choices_;
-  std::vector<std::vector<size_t>> places_;  // of each choice's blocks among the swapped ones
+  // Of each choice's blocks behind the passed ones among the swapped ones.
+  std::vector<std::vector<size_t>> places_;
   SwapTicket ticket_;
   std::shared_ptr<Arrival> arrival_;  // shared with the store's callback
 };

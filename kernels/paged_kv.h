@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -52,6 +53,8 @@ struct KvLayout {
   int32_t head_dim = 0;  // a multiple of 16, unless dtype is kBf16
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
+  // The tokens that a query of any layer sees at most, its own included. 0: a layer sees all.
+  int32_t window = 0;
 
   bool HasFourBits(KvPlane plane) const {
     return dtype == KvDtype::kI4r || (dtype == KvDtype::kK8v4 && plane == KvPlane::kValues);
@@ -95,19 +98,39 @@ struct KvLayout {
 
   int64_t BlocksFor(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
 
+  // The first block that a query at `position` or behind it may see: a sequence that goes on there
+  // needs no earlier ones. Less than the number of blocks for `position` tokens.
+  int64_t FirstBlock(int64_t position) const {
+    return window == 0 ? 0 : std::max<int64_t>(0, position - Seen() + 1) / block_tokens;
+  }
+  // The most blocks that a sequence needs at once on its way to `tokens` tokens, in steps of at
+  // most `step` tokens.
+  int64_t BlocksAtOnce(int64_t tokens, int64_t step) const {
+    const int64_t all = BlocksFor(tokens);
+    return window == 0 ? all : std::min(all, BlocksFor(Seen() - 1 + block_tokens - 1 + step));
+  }
+
   // A hash of every field. A transfer is refused unless both sides have equal fingerprints.
   uint64_t Fingerprint() const {
     uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a (Fowler, Noll, Vo), 64 bits, over the fields.
-    for (const int64_t field : {int64_t{layers}, int64_t{kv_heads}, int64_t{head_dim},
-                                int64_t{block_tokens}, static_cast<int64_t>(dtype)}) {
+    const auto add = [&hash](int64_t field) {
       for (int shift = 0; shift < 64; shift += 8) {
         hash = (hash ^ static_cast<uint64_t>((field >> shift) & 0xff)) * 0x100000001b3u;
       }
+    };
+    for (const int64_t field : {int64_t{layers}, int64_t{kv_heads}, int64_t{head_dim},
+                                int64_t{block_tokens}, static_cast<int64_t>(dtype)}) {
+      add(field);
     }
+    if (window != 0) add(window);  // both sides must agree on the blocks that are sent
     return hash;
   }
 
   bool operator==(const KvLayout&) const = default;
+
+ private:
+  // A window of one token would leave a sequence that has just begun without any block.
+  int64_t Seen() const { return std::max(window, 2); }
 };
 
 class PageCopier;

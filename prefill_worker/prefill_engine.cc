@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/thread_name.h"
+#include "kvstore/cache/passed_blocks.h"
 
 namespace penstock {
 namespace {
@@ -144,7 +145,8 @@ bool PrefillEngine::Admit(Prompt& prompt) {
   const bool credited = sender_.credited(prompt.job.key);
   prompt.job.admission =
       cache_.Admit(prompt.job.prompt, {.held_max = prompt.job.CachedBlocksMax(layout),
-                                       .blocks = prompt.job.Blocks(layout),
+                                       .blocks = prompt.job.Blocks(layout, options_.chunk_tokens),
+                                       .exchanges = Exchanges(prompt),
                                        .left = credited ? 0 : options_.blocks_kept_for_credited,
                                        .on_restored = Waker()});
   if (!prompt.job.admission) {
@@ -169,6 +171,7 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   prompt.access = admission.access;
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
+  prompt.passed = CountPassed(prompt.blocks);
   if (prompt.cached > 0 && prompt.eviction == nullptr) {
     sender_.SendLayers(prompt.job.key, {.first_layer = 0,
                                         .last_layer = layout.layers,
@@ -176,7 +179,13 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
                                         .last_token = static_cast<uint32_t>(prompt.cached),
                                         .blocks = prompt.blocks});
   }
-  std::vector<BlockRef> fresh = admission.credit.Take(admission.credit.blocks());
+  std::vector<BlockRef> fresh;
+  if (Exchanges(prompt)) {  // It takes the blocks of a chunk when it computes it.
+    prompt.credit = std::move(admission.credit);
+  } else {
+    const int64_t all = prompt.job.Blocks(layout, options_.chunk_tokens);
+    fresh = admission.credit.Take(all - std::ssize(prompt.blocks));
+  }
   if (prompt.eviction != nullptr) {
     const auto own =
         static_cast<std::ptrdiff_t>(layout.BlocksFor(prompt.eviction->prompt_tokens()) -
@@ -187,6 +196,7 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   }
   for (BlockRef& block : fresh) prompt.blocks.push_back(std::move(block));
   for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());
+  if (prompt.passed > 0) TakePassed(prompt.blocks, prompt.table, prompt.passed);
   return prompt.cached;
 }
 
@@ -194,10 +204,13 @@ bool PrefillEngine::Step() {
   int32_t budget = options_.chunk_tokens;
   if (options_.random_chunks) budget = 1 + static_cast<int32_t>(random_() % budget);
   const auto begin = [this](uint64_t id) { return Begin(id); };
-  std::vector<PrefillChunk> chunks = scheduler_.Next(budget, begin);
+  const auto room = [this](uint64_t id, int32_t first, int32_t tokens) {
+    return MakeRoom(id, first, tokens);
+  };
+  std::vector<PrefillChunk> chunks = scheduler_.Next(budget, begin, room);
   // A random step may be too short for what must be in one.
   if (chunks.empty() && options_.random_chunks) {
-    chunks = scheduler_.Next(options_.chunk_tokens, begin);
+    chunks = scheduler_.Next(options_.chunk_tokens, begin, room);
   }
   if (chunks.empty()) return false;
   const absl::Status status = Compute(chunks);
@@ -212,7 +225,10 @@ bool PrefillEngine::Step() {
       continue;
     }
     CacheFullBlocks(chunk);
-    if (!EndsPrompt(chunk)) continue;
+    if (!EndsPrompt(chunk)) {
+      PassWindow(chunk);
+      continue;
+    }
     Finish(prompts_.at(chunk.prompt), outputs_.at(output - 1));
     Forget(chunk.prompt);
   }
@@ -228,7 +244,7 @@ void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
   if (full == static_cast<size_t>(chunk.begin / block_tokens)) return;
   cache_.Insert(prompt.access, prompt.job.prompt, std::span(prompt.blocks).first(full));
-  for (size_t i = 0; i < full; ++i) prompt.table[i] = prompt.blocks[i].id();
+  for (size_t i = prompt.passed; i < full; ++i) prompt.table[i] = prompt.blocks[i].id();
 }
 
 absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {

@@ -70,7 +70,10 @@ class PrefillEngine {
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
-    int32_t cached = 0;  // tokens
+    int32_t cached = 0;       // tokens
+    BlockCredit credit = {};  // for the blocks of later chunks
+    OwedBlocks owed = {};     // of a prompt that exchanges blocks
+    size_t passed = 0;        // leading blocks that its window has passed
   };
 
   void Run();
@@ -83,7 +86,12 @@ class PrefillEngine {
   bool Admit(Prompt& prompt);
   static FirstTokensArgs FirstOf(const PrefillJob& job);
   void CacheFullBlocks(const PrefillChunk& chunk);  // makes full blocks visible to others
-  bool Step();                                      // false when there was nothing to do
+  // Windows (prefill_windows.cc).
+  bool Exchanges(const Prompt& prompt) const;
+  int32_t MakeRoom(uint64_t id, int32_t begin, int32_t tokens);
+  void PassWindow(const PrefillChunk& chunk);
+  void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
+  bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   bool EndsPrompt(const PrefillChunk& chunk) const;
   // Evictions (prefill_evictions.cc). True if the eviction is due behind the chunk.

@@ -4,11 +4,16 @@
 
 namespace penstock {
 
-int64_t PrefillJob::Blocks(const KvLayout& layout) const {
+int64_t PrefillJob::Blocks(const KvLayout& layout, int32_t chunk_tokens) const {
   const auto all = static_cast<int64_t>(tokens.size());
-  if (!eviction) return layout.BlocksFor(all);
+  if (!eviction) return layout.BlocksAtOnce(all, chunk_tokens);
   const auto whole = static_cast<int64_t>(prompt_tokens);
   return layout.BlocksFor(whole) + layout.BlocksFor(all - whole + eviction->keep_tokens);
+}
+
+bool PrefillJob::Exchanges(const KvLayout& layout, int32_t chunk_tokens) const {
+  return !eviction &&
+         Blocks(layout, chunk_tokens) < layout.BlocksFor(static_cast<int64_t>(tokens.size()));
 }
 
 // The last token is never taken from the cache, because its logits are needed; scores need those of

@@ -52,8 +52,12 @@ struct PrefillJob {
   std::optional<v1::PeerRead> peer{};         // outcome of reading the prefix from another worker
   std::optional<CacheAdmission> admission{};  // its blocks; some KV may still be restored
 
-  // The blocks that it takes, and those of them that may come from the cache.
-  int64_t Blocks(const KvLayout& layout) const;
+  // The blocks that it takes at once when chunks have at most `chunk_tokens`, which matters only in
+  // a model with a window.
+  int64_t Blocks(const KvLayout& layout, int32_t chunk_tokens) const;
+  // True if it needs more on its way, in the place of those that its window has passed.
+  bool Exchanges(const KvLayout& layout, int32_t chunk_tokens) const;
+  // The leading blocks that may come from the cache.
   int64_t CachedBlocksMax(const KvLayout& layout) const;
 };
 

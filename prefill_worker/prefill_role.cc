@@ -20,8 +20,9 @@ PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const 
 }
 
 // Enough for the longest prompt. An eviction holds what it keeps beside the whole prompt.
-int64_t BlocksKept(WorkerRuntime& runtime) {
-  const int64_t longest = runtime.host().layout.BlocksFor(runtime.host().runner->max_position());
+int64_t BlocksKept(WorkerRuntime& runtime, int32_t chunk_tokens) {
+  const int64_t longest =
+      runtime.host().layout.BlocksAtOnce(runtime.host().runner->max_position(), chunk_tokens);
   return runtime.evictions().any() ? 2 * longest : longest;
 }
 
@@ -30,7 +31,7 @@ class PrefillRole final : public EngineRole {
   PrefillRole(WorkerRuntime& runtime, const PrefillRoleOptions& options)
       : EngineRole(runtime, v1::WorkerState::PREFILL),
         max_waiting_(options.max_waiting),
-        blocks_kept_(BlocksKept(runtime)),
+        blocks_kept_(BlocksKept(runtime, options.chunk_tokens)),
         engine_(runner_, *runtime.host().pool, runtime.cache(), sender_, runtime.clock(),
                 EngineOptionsOf(options, runtime.host(), blocks_kept_, &progress_)),
         peer_reads_(runtime.metrics(), runtime.host().layout.PayloadBytes()),
@@ -50,7 +51,7 @@ class PrefillRole final : public EngineRole {
                   .sender = sender_,
                   .handoffs = runtime.handoffs(),
                   .clock = runtime.clock(),
-                  .limits = LimitsOf(runtime.host()),
+                  .limits = LimitsOf(runtime.host(), options.chunk_tokens),
                   .transfers = runtime.sent_transfers(),
                   .lossy = runtime.lossy(),
                   .evictions = runtime.evictions()}) {

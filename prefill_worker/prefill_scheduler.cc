@@ -36,7 +36,8 @@ int32_t PrefillScheduler::ChunkTokens(const Waiting& waiting, int32_t tokens_max
   return std::min(tokens, std::max(0, left - prompt.whole));
 }
 
-std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin) {
+std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin,
+                                                 const Room& room) {
   std::stable_sort(waiting_.begin(), waiting_.end(), [this](const Waiting& a, const Waiting& b) {
     return LatestStart(a) < LatestStart(b);
   });
@@ -53,10 +54,10 @@ std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin
     }
     int32_t tokens = ChunkTokens(waiting, tokens_max);
     if (tokens == 0) continue;
-    if (waiting.prompt.scored) {
-      tokens = std::min(tokens, scored_max);
-      scored_max -= tokens;
-    }
+    if (waiting.prompt.scored) tokens = std::min(tokens, scored_max);
+    if (room) tokens = room(waiting.prompt.id, waiting.done, tokens);
+    if (tokens == 0) continue;
+    if (waiting.prompt.scored) scored_max -= tokens;
     chunks.push_back({.prompt = waiting.prompt.id, .begin = waiting.done, .tokens = tokens});
     waiting.done += tokens;
     tokens_max -= tokens;

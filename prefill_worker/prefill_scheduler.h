@@ -43,9 +43,12 @@ class PrefillScheduler {
   // Chunks of at most `tokens_max` tokens in all, at most one for each prompt. `begin` is called
   // for a prompt before its first chunk. It returns the number of leading tokens that need no
   // compute, less than all, or nullopt if the prompt has no blocks yet; later prompts then go
-  // first.
+  // first. `room` is called for a chunk, and returns the number of its tokens for which there are
+  // blocks now; without any, later prompts go first. If it is empty, a prompt that has begun has
+  // all its blocks.
   using Begin = std::function<std::optional<int32_t>(uint64_t id)>;
-  std::vector<PrefillChunk> Next(int32_t tokens_max, const Begin& begin);
+  using Room = std::function<int32_t(uint64_t id, int32_t first, int32_t tokens)>;
+  std::vector<PrefillChunk> Next(int32_t tokens_max, const Begin& begin, const Room& room = {});
 
   // Replaces the assumed compute time of a token by a measured one.
   void SetTokenTime(Duration per_token) { token_time_ = per_token; }

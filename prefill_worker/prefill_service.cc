@@ -143,10 +143,13 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   }
 
   absl::Status Proceed(PrefillJob job, const v1::PeerPrefix& peer) {
-    if (peer.blocks() > 0) {
+    // With a window the last blocks of a prefix are enough, which no reader asks for yet.
+    const bool reads = backend_.limits.layout.window == 0;
+    if (peer.blocks() > 0 && reads) {
       ReadPrefix(std::move(job), peer);
       return absl::OkStatus();
     }
+    if (peer.blocks() > 0) job.peer.emplace().set_outcome(v1::PeerRead::REFUSED);
     absl::Status submitted = Submit(std::move(job));
     if (!submitted.ok()) backend_.sender.Cancel(key_, submitted);
     return submitted;

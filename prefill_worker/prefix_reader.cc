@@ -130,7 +130,7 @@ void PrefixReader::Read::Admit() {
     const int64_t max = job_.CachedBlocksMax(parts_.layout);
     wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
     admission_ = parts_.cache.Admit(job_.prompt, {.held_max = max,
-                                                  .blocks = job_.Blocks(parts_.layout),
+                                                  .blocks = job_.Blocks(parts_.layout, 0),
                                                   .left = parts_.blocks_left,
                                                   .on_restored = [self] { self->GoOn(); }});
     if (!admission_ && parts_.clock.Now() < deadline_) return AwaitRoom(freed);

@@ -34,9 +34,9 @@ class PrefixReader {
     const Clock& clock;
     PeerReadMetrics& metrics;
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // of calls to other workers
-    KvLayout layout;
-    int64_t blocks_left = 0;  // of the pool, left to others
-    size_t reads_max = 256;   // at once; further prompts are computed
+    KvLayout layout;                                        // without a window
+    int64_t blocks_left = 0;                                // of the pool, left to others
+    size_t reads_max = 256;                                 // at once; further prompts are computed
   };
   // Receives the job again, with the outcome in `job.peer` and the blocks, if any, in
   // `job.admission`. Called on any thread, perhaps within Start; must not block.

@@ -141,6 +141,10 @@ std::vector<BlockRef> BlockPool::Share(std::span<const BlockRef> blocks) {
   shared.reserve(blocks.size());
   MutexLock lock(mutex_);
   for (const BlockRef& block : blocks) {
+    if (!block) {
+      shared.emplace_back();
+      continue;
+    }
     PENSTOCK_CHECK(block.pool_ == this);
     AddReferenceLocked(block.id_);
     shared.push_back(BlockRef(this, block.id_));
@@ -153,6 +157,7 @@ void BlockPool::DropShared(std::vector<BlockRef> blocks, int64_t obtainable) {
   {
     MutexLock lock(mutex_);
     for (BlockRef& block : blocks) {
+      if (!block) continue;
       DropLocked(block.id_);
       block.pool_ = nullptr;
     }
@@ -201,6 +206,20 @@ size_t BlockPool::IdleTail(std::span<const BlockRef> blocks) const {
   size_t idle = 0;
   while (idle < blocks.size() && references_[blocks[blocks.size() - 1 - idle].id_] == 1) ++idle;
   return idle;
+}
+
+size_t BlockPool::UsedTail(std::span<const BlockRef> blocks) const {
+  MutexLock lock(mutex_);
+  size_t used = 0;
+  while (used < blocks.size() && references_[blocks[blocks.size() - 1 - used].id_] > 1) ++used;
+  return used;
+}
+
+int64_t BlockPool::CountOwn(std::span<const BlockRef> blocks) const {
+  MutexLock lock(mutex_);
+  int64_t own = 0;
+  for (const BlockRef& block : blocks) own += references_[block.id_] == 2 ? 1 : 0;
+  return own;
 }
 
 int64_t BlockPool::blocks_free() const {

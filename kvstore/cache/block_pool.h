@@ -77,7 +77,7 @@ class BlockPool {
   // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor reserved.
   absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
-  // Adds one reference to each block under a single lock.
+  // Adds one reference to each block under a single lock. An empty reference stays empty.
   std::vector<BlockRef> Share(std::span<const BlockRef> blocks) EXCLUDES(mutex_);
 
   // Drops references that were taken only to look at blocks, when `obtainable` blocks could be had.
@@ -96,6 +96,11 @@ class BlockPool {
   void DropToLeave(std::vector<BlockRef> pages) EXCLUDES(mutex_);
   // The number of idle blocks at the end of `blocks`; all of `blocks` are cached.
   size_t IdleTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
+  // The number of blocks at the end of `blocks`, all of which are cached, that are not idle.
+  size_t UsedTail(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
+  // The number of `blocks`, references to cached blocks, to which only the caller and the prefix
+  // cache refer.
+  int64_t CountOwn(std::span<const BlockRef> blocks) const EXCLUDES(mutex_);
 
   // Requests that wait for blocks. Raised when a block becomes free or idle, or a credit ends.
   FreedWaiters& freed() { return freed_waiters_; }

@@ -64,7 +64,8 @@ PrefixCache::Position PrefixCache::Walk(const BlockId& root, std::span<const Blo
   return at;
 }
 
-std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const BlockId> ids) const {
+std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const BlockId> ids,
+                                         size_t first) const {
   const Position end = Walk(root, ids);
   std::vector<BlockRef> blocks;
   if (end.blocks == 0) return blocks;
@@ -75,7 +76,9 @@ std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const Bl
   }
   blocks.reserve(end.blocks);
   for (size_t i = runs.size(); i-- > 0;) {
-    for (BlockRef& block : pool_.Share(runs[i])) blocks.push_back(std::move(block));
+    const size_t passed = std::min(runs[i].size(), first - std::min(first, blocks.size()));
+    blocks.resize(blocks.size() + passed);
+    for (BlockRef& block : pool_.Share(runs[i].subspan(passed))) blocks.push_back(std::move(block));
   }
   return blocks;
 }
@@ -110,7 +113,10 @@ void PrefixCache::Insert(const CacheAccess& access, const BlockId& root,
   if (end.node == nullptr) end.node = RootFor(root);
   Node* node = CutAt(end);
   UseAll(node, access);
-  Adopt(node, blocks.first(end.blocks));
+  // A sequence with a window counts the blocks that it may hold; one that it shared with others
+  // would not come free when its window passes it.
+  if (pool_.view().layout.window == 0) Adopt(node, blocks.first(end.blocks));
+  if (end.blocks < blocks.size()) PENSTOCK_CHECK(blocks[end.blocks]);
   std::vector<CacheRunStats> stats;
   for (const BlockId& id : ids.subspan(end.blocks)) stats.push_back(policy_->Admit(id, access));
   // Neighbouring blocks with equal statistics become one run.
@@ -261,6 +267,7 @@ int64_t PrefixCache::EvictUnpinned(int64_t blocks, TimePoint now) {
     auto* const node = static_cast<Node*>(run);
     const int64_t gone = EvictTail(node, blocks - evicted);
     evicted += gone;
+    if (gone == 0 && CutUsedTail(node)) continue;
     if (gone == 0) {  // Every block of the leaf is in use: exclude it until this call ends.
       policy_->Unlist(*node);
       node->evictable = false;
@@ -285,7 +292,7 @@ int64_t PrefixCache::EvictPinned(int64_t blocks) {
       if (!node->children.empty()) continue;
       const int64_t gone = EvictTail(node, blocks - evicted);
       evicted += gone;
-      found |= gone > 0;
+      found |= gone > 0 || CutUsedTail(node);
     }
   }
   counts_.evicted_pinned += static_cast<uint64_t>(evicted);
@@ -307,7 +314,27 @@ void PrefixCache::Clear(TimePoint now) { Evict(blocks_, now); }
 int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   const auto wanted = std::min<size_t>(static_cast<size_t>(blocks), node->pages.size());
   const size_t count = pool_.IdleTail(std::span<const BlockRef>(node->pages).last(wanted));
-  if (count == 0) return 0;
+  TakeOffTail(node, count, /*in_use=*/false);
+  return static_cast<int64_t>(count);
+}
+
+// Takes the end of a leaf that sequences use off the tree, if there are blocks before it that none
+// uses: they can be evicted then. The sequences keep their blocks.
+bool PrefixCache::CutUsedTail(Node* node) {
+  if (pool_.view().layout.window == 0) return false;  // A sequence uses its leading blocks, too.
+  const size_t used = pool_.UsedTail(node->pages);
+  const Node* idle = node;
+  while (!idle->is_root() && pool_.UsedTail(idle->pages) == idle->pages.size()) {
+    idle = idle->parent;
+  }
+  if (used == 0 || idle->is_root()) return false;
+  TakeOffTail(node, used, /*in_use=*/true);
+  return true;
+}
+
+// Takes the last `count` blocks off a leaf, all of them idle or all of them in use.
+void PrefixCache::TakeOffTail(Node* node, size_t count, bool in_use) {
+  if (count == 0) return;
   Unlist(node);
   const size_t kept = node->ids.size() - count;
   const auto ids = std::span<const BlockId>(node->ids).subspan(kept);
@@ -316,21 +343,21 @@ int64_t PrefixCache::EvictTail(Node* node, int64_t blocks) {
   if (observer_ != nullptr) observer_->OnEvicted(parent, ids, pages, node->stats.uses);
   policy_->OnEvicted(*node, ids);
   for (const BlockId& id : ids) known_.erase(id);
-  pool_.SetLeaving(pages);
+  if (in_use) {
+    pool_.SetCached(pages, false);
+  } else {
+    pool_.SetLeaving(pages);
+  }
   const auto gone = static_cast<int64_t>(count);
   if (node->pinned()) CountPinned(node, -gone);
   blocks_ -= gone;
   counts_.evicted += count;
   node->pages.resize(kept);
-  if (kept == 0) {
-    Remove(node);
-    return gone;
-  }
+  if (kept == 0) return Remove(node);
   node->ids.resize(kept);
   node->blocks -= gone;
   node->depth -= gone;
   List(node);
-  return gone;
 }
 
 // Removes an empty node, which is not listed and has no children. Its parent may become a leaf.

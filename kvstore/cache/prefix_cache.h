@@ -52,7 +52,9 @@ struct PrefixCacheCounts {
 // (RootBlockId), so no look-up crosses namespaces.
 //
 // A block that a sequence refers to stays. The others are evicted from the leaves, in the order of
-// the policy, when room is needed. A caller that refers to a block must also refer to its parents.
+// the policy, when room is needed. A caller that refers to a block refers to its parents, too,
+// unless its model's attention has a window: it drops the blocks that the window has passed, and
+// when these are to be evicted, the blocks behind them, which it uses, leave the tree first.
 //
 // It has no clock, no I/O and no lock. One thread at a time: the owner's thread, or the holder of
 // the owner's lock.
@@ -78,9 +80,10 @@ class PrefixCache {
               PrefixCacheObserver* observer);
   ~PrefixCache();
 
-  // The leading blocks of `ids`, under the namespace of `root`, that are cached. Does not count as
-  // a use.
-  std::vector<BlockRef> Share(const BlockId& root, std::span<const BlockId> ids) const;
+  // The leading blocks of `ids`, under the namespace of `root`, that are cached. Those before
+  // `first` are found, but not shared: their references are empty. Does not count as a use.
+  std::vector<BlockRef> Share(const BlockId& root, std::span<const BlockId> ids,
+                              size_t first = 0) const;
   // Counts a use of the leading blocks that are cached.
   CacheAccess Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
   // Share and Use in one call.
@@ -90,8 +93,9 @@ class PrefixCache {
   int64_t CountLeading(const BlockId& root, std::span<const BlockId> ids) const;
 
   // blocks[i] holds the complete KV of ids[i], which look-ups find from now on. If another page
-  // already has the same KV, blocks[i] is replaced by that page. Both spans start at the root and
-  // have equal length.
+  // already has the same KV, blocks[i] is replaced by that page, except in a model with a window.
+  // Both spans start at the root and have equal length. References to leading blocks that the cache
+  // has may be empty.
   void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
               std::span<BlockRef> blocks);
 
@@ -139,6 +143,8 @@ class PrefixCache {
                std::span<const BlockRef> blocks);
   void Extend(Node* node, std::span<const BlockId> ids, std::span<const BlockRef> blocks);
   int64_t EvictTail(Node* node, int64_t blocks);
+  bool CutUsedTail(Node* node);
+  void TakeOffTail(Node* node, size_t count, bool in_use);
   int64_t EvictUnpinned(int64_t blocks, TimePoint now);
   int64_t EvictPinned(int64_t blocks);
   void Remove(Node* node);

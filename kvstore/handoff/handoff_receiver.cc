@@ -22,6 +22,7 @@ HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::strin
   codecs_.insert(codecs_.end(), lossy.begin(), lossy.end());
   landed_.emplace(args_.format.layout.layers,
                   static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens)));
+  AddPresent(0, FirstBlock(args_.format, tokens));
   if (absl::Status match = CheckTokens(); !match.ok()) Fail(match, /*tell_peer=*/true, &actions);
   return actions;
 }
@@ -31,17 +32,22 @@ HandoffReceiver::Actions HandoffReceiver::OnAdmitted(TimePoint now, uint32_t hel
   if (aborted()) return actions;
   PENSTOCK_CHECK(expected());
   PENSTOCK_CHECK_LT(held_blocks, args_.format.layout.BlocksFor(tokens_));
-  PENSTOCK_CHECK(held_blocks == 0 || !prompt_id_.empty());
+  const uint32_t first = FirstBlock(args_.format, tokens_);
+  PENSTOCK_CHECK_GE(held_blocks, first);
+  PENSTOCK_CHECK(held_blocks == first || !prompt_id_.empty());
   admitted_ = true;
   held_blocks_ = held_blocks;
-  if (held_blocks > 0) {
-    landed_->Add({.first_layer = 0,
-                  .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
-                  .first_block = 0,
-                  .last_block = held_blocks});
-  }
+  AddPresent(first, held_blocks);
   CreditWhenAdmitted(now, &actions);
   return actions;
+}
+
+void HandoffReceiver::AddPresent(uint32_t first_block, uint32_t last_block) {
+  if (first_block == last_block) return;
+  landed_->Add({.first_layer = 0,
+                .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                .first_block = first_block,
+                .last_block = last_block});
 }
 
 HandoffReceiver::Actions HandoffReceiver::OnMessage(TimePoint now,

@@ -68,7 +68,7 @@ class HandoffReceiver {
   Actions OnExpected(uint32_t tokens, std::string prompt_id = {},
                      std::span<const KvCodecSpec> lossy = {}, const FirstTokensRule& first = {});
   // Blocks are reserved. The KV of the first `held_blocks` blocks (fewer than all) is present
-  // already.
+  // already, or no later token sees it: FirstBlock of the tokens at least.
   Actions OnAdmitted(TimePoint now, uint32_t held_blocks = 0);
   // Ignores messages with another key.
   Actions OnMessage(TimePoint now, const v1::HandoffSenderMessage& message);
@@ -108,6 +108,7 @@ class HandoffReceiver {
   v1::HandoffReceiverMessage NewMessage() const;
   void Fail(const absl::Status& why, bool tell_peer, Actions* actions);
   void ReleaseWhenQuiet(Actions* actions);
+  void AddPresent(uint32_t first_block, uint32_t last_block);
   void OnOffer(TimePoint now, const v1::HandoffOffer& offer, Actions* actions);
   absl::Status CheckOffer(const v1::HandoffOffer& offer) const;
   absl::Status CheckTokens() const;

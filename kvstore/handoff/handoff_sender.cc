@@ -22,14 +22,25 @@ uint32_t Blocks(const HandoffFormat& format, uint32_t tokens) {
   return static_cast<uint32_t>(format.layout.BlocksFor(tokens));
 }
 
+KvRange BlocksBetween(const HandoffFormat& format, uint32_t first, uint32_t last) {
+  return {.first_layer = 0,
+          .last_layer = static_cast<uint32_t>(format.layout.layers),
+          .first_block = first,
+          .last_block = last};
+}
+
 }  // namespace
 
 HandoffSender::HandoffSender(Args args)
     : args_(std::move(args)),
+      held_blocks_(FirstBlock(args_.format, args_.tokens)),
       announced_(args_.format.layout.layers, Blocks(args_.format, args_.tokens)),
       handed_(announced_),
       plan_(args_.slabs, args_.format.layout.LayerBytes()) {
   PENSTOCK_CHECK_GE(args_.tokens, 1u);
+  if (held_blocks_ == 0) return;
+  announced_.Add(BlocksBetween(args_.format, 0, held_blocks_));
+  handed_.Add(BlocksBetween(args_.format, 0, held_blocks_));
 }
 
 HandoffSender::Actions HandoffSender::Start(TimePoint now) {
@@ -95,12 +106,14 @@ HandoffSender::Actions HandoffSender::Tick(TimePoint now) {
 HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange& range) {
   Actions actions;
   if (over()) return actions;
+  PENSTOCK_CHECK_GE(range.first_block, FirstBlock(args_.format, args_.tokens));
   announced_.Add(range);  // CHECKs that no cell is announced twice.
   const uint32_t layers = static_cast<uint32_t>(args_.format.layout.layers);
   if (range.last_layer == layers && range.last_block == Blocks(args_.format, args_.tokens)) {
     computed_ = true;
     layers_overlapped_ = handed_.complete_layers();
   }
+  something_ready_ = true;
   KvRange wanted = range;
   wanted.first_block = std::max(wanted.first_block, held_blocks_);
   if (wanted.first_block < wanted.last_block) plan_.Add(wanted);
@@ -197,15 +210,21 @@ void HandoffSender::Fail(const absl::Status& why, bool tell_peer, Actions* actio
 void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Actions* actions) {
   if (state_ != HandoffState::kOffered) return;
   const uint32_t blocks = Blocks(args_.format, args_.tokens);
+  if (credit.held_blocks() < held_blocks_) {
+    Fail(DataLoss("the decode worker wants block {}, and its first token sees none before {}",
+                  credit.held_blocks(), held_blocks_),
+         /*tell_peer=*/true, actions);
+    return;
+  }
   // At least the last block is computed anew, so there is always something to send.
-  if (credit.held_blocks() > 0 && (args_.prompt_id.empty() || credit.held_blocks() >= blocks)) {
+  const uint32_t passed = std::exchange(held_blocks_, credit.held_blocks());
+  if (held_blocks_ > passed && (args_.prompt_id.empty() || held_blocks_ >= blocks)) {
     Fail(DataLoss("the decode worker says that it holds {} of {} blocks of a prompt {}",
-                  credit.held_blocks(), blocks,
+                  held_blocks_, blocks,
                   args_.prompt_id.empty() ? "that was not named" : "of which it needs one"),
          /*tell_peer=*/true, actions);
     return;
   }
-  held_blocks_ = credit.held_blocks();
   for (const std::string& name : credit.codecs()) {
     const auto codec = ParseKvCodec(name);
     if (!codec.ok()) continue;
@@ -213,12 +232,9 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
         args_.kv_calibration != 0 && args_.kv_calibration == credit.kv_calibration();
     if (same_tables || !NeedsCalibration(*codec)) peer_codecs_.push_back(*codec);
   }
-  if (held_blocks_ > 0) {
+  if (held_blocks_ > passed) {
     plan_.DropBlocksBefore(held_blocks_);
-    handed_.Add({.first_layer = 0,
-                 .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
-                 .first_block = 0,
-                 .last_block = held_blocks_});
+    handed_.Add(BlocksBetween(args_.format, passed, held_blocks_));
   }
   state_ = HandoffState::kCredited;
   actions->push_back(Reached{state_});
@@ -241,7 +257,7 @@ void HandoffSender::OnCommitted(Actions* actions) {
 
 // Late binding: the peer allocates pages only when there is something to write into them.
 void HandoffSender::OpenWhenReady(TimePoint now, Actions* actions) {
-  if (state_ != HandoffState::kCredited || open_sent_ || announced_.cells() == 0) return;
+  if (state_ != HandoffState::kCredited || open_sent_ || !something_ready_) return;
   open_sent_ = true;
   sent_at_ = now;
   auto message = NewMessage();

@@ -113,8 +113,11 @@ class HandoffSender {
   HandoffState state_ = HandoffState::kOffered;
   TimePoint received_at_{};
   TimePoint sent_at_{};
-  uint32_t held_blocks_ = 0;  // leading blocks that the peer has; set once credited
+  // Leading blocks that the peer does not want: its first token does not see them, or, once
+  // credited, it has them.
+  uint32_t held_blocks_;
   std::vector<KvCodecSpec> peer_codecs_;
+  bool something_ready_ = false;
   bool open_sent_ = false;
   bool streaming_reported_ = false;
   bool computed_ = false;  // the last layer of the last step is announced

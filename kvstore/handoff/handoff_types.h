@@ -30,6 +30,12 @@ struct HandoffFormat {
   KvLayout layout;
 };
 
+// The first block that a sequence needs which goes on behind `tokens` tokens. Both sides compute
+// it: the blocks before it are neither sent nor expected.
+inline uint32_t FirstBlock(const HandoffFormat& format, uint32_t tokens) {
+  return static_cast<uint32_t>(format.layout.FirstBlock(tokens));
+}
+
 struct HandoffTiming {
   // A handoff ends when the peer's control stream is silent for longer than this. A side that has
   // sent nothing for a third of it sends a heartbeat. Less than the 5 s within which survivors must

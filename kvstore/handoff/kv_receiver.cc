@@ -164,7 +164,8 @@ KvReceiverLoad KvReceiver::load() const {
   load.waiting = admission_queue_.size();
   for (const auto& [key, session] : sessions_) {
     if (session.machine.aborted()) {
-      load.quarantined_blocks += static_cast<int64_t>(session.pages.size());
+      load.quarantined_blocks += std::count_if(session.pages.begin(), session.pages.end(),
+                                               [](const BlockRef& page) { return bool{page}; });
     } else if (session.machine.state() != HandoffState::kCommitted) {
       ++load.handoffs;
     }

@@ -23,16 +23,20 @@ namespace penstock {
 
 // Received KV, complete and verified.
 struct ReceivedKv {
-  std::vector<BlockRef> blocks;  // KvLayout::BlocksFor(tokens), in the sequence's order
-  BlockCredit credit;            // blocks that Expect reserved beyond those, for the answer
+  // KvLayout::BlocksFor(tokens), in the sequence's order; empty references to those before
+  // FirstBlock, which did not come.
+  std::vector<BlockRef> blocks;
+  BlockCredit credit;  // blocks that Expect reserved beyond those, for the answer
   uint32_t tokens = 0;
   std::vector<v1::TokenOut> first;  // of each choice, as sampled by the prefill worker
 };
 
 // The blocks granted to a decode session at admission.
 struct KvAdmission {
-  std::vector<BlockRef> held;  // pages of leading blocks whose KV is present; fewer than all
-  BlockCredit credit;          // for the other blocks and the answer
+  // Pages of leading blocks whose KV is present; fewer than all. References to those that the
+  // window has passed are empty.
+  std::vector<BlockRef> held;
+  BlockCredit credit;  // for the other blocks and the answer
 };
 
 // A decode session that waits for its KV. Callbacks run on the thread that brought the event
@@ -43,7 +47,8 @@ struct KvExpectation {
   HandoffKey key;
   uint32_t tokens = 0;         // tokens whose KV will arrive: >= 1
   std::string prompt_id = {};  // names these tokens, see HandoffOffer
-  int64_t blocks = 0;          // to reserve: at least BlocksFor(tokens), plus room for the answer
+  // To reserve: at least BlocksFor(tokens), less FirstBlock, plus room for the answer.
+  int64_t blocks = 0;
   // Codecs besides the exact ones that the sender may use.
   std::vector<KvCodecSpec> lossy = {};
   FirstTokensRule first = {};
@@ -148,8 +153,9 @@ class KvReceiver final : public WireReceiver {
     std::shared_ptr<HandoffReceiverChannel> channel{};
     std::optional<KvExpectation> expectation{};  // set once expected
     BlockCredit credit{};
-    std::vector<BlockRef> pages{};  // once admitted the held ones, once bound all
-    bool handed_out = false;        // its blocks were handed out; nothing is left to do
+    // Once admitted the held ones, once bound all; empty references before FirstBlock.
+    std::vector<BlockRef> pages{};
+    bool handed_out = false;  // its blocks were handed out; nothing is left to do
   };
   // A slab between OnAnnounced and OnLanded or OnLost.
   struct Incoming {

@@ -30,7 +30,8 @@ absl::Status KvReceiver::Expect(KvExpectation expectation) {
 
 absl::Status KvReceiver::CheckExpectation(const KvExpectation& expectation) const {
   const HandoffKey& key = expectation.key;
-  const int64_t min = format_.layout.BlocksFor(expectation.tokens);
+  const int64_t min =
+      format_.layout.BlocksFor(expectation.tokens) - FirstBlock(format_, expectation.tokens);
   if (expectation.tokens < 1 || expectation.blocks < min) {
     return InvalidArgument("handoff {}: {} tokens and {} blocks; at least 1 and {} are required",
                            HandoffKeyText(key), expectation.tokens, expectation.blocks, min);
@@ -97,8 +98,10 @@ void KvReceiver::Admit(Session& session, KvAdmission admission) {
     session.handed_out = true;
     return;
   }
-  const auto held = static_cast<uint32_t>(admission.held.size());
+  const uint32_t first = FirstBlock(format_, session.expectation->tokens);
   session.pages = std::move(admission.held);
+  if (session.pages.size() < first) session.pages.resize(first);
+  const auto held = static_cast<uint32_t>(session.pages.size());
   session.credit = std::move(admission.credit);
   if (session.expectation->on_admitted) Defer(session.expectation->on_admitted);
   Perform(session, session.machine.OnAdmitted(clock_.Now(), held));

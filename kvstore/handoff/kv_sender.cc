@@ -104,15 +104,17 @@ void KvSender::SendLayers(const HandoffKey& key, const KvLayersReady& ready) {
   const bool last_step = ready.last_token == tokens;
   // The blocks that this step completes. A partial block is sent by the step that fills it, or by
   // the last step.
+  const uint32_t first = FirstBlock(format_, tokens);
   const KvRange range{
       .first_layer = static_cast<uint32_t>(ready.first_layer),
       .last_layer = static_cast<uint32_t>(ready.last_layer),
-      .first_block = ready.first_token / block_tokens,
+      .first_block = std::max(first, ready.first_token / block_tokens),
       .last_block = last_step ? static_cast<uint32_t>(format_.layout.BlocksFor(tokens))
                               : ready.last_token / block_tokens,
   };
   if (range.first_block >= range.last_block) return;
   PENSTOCK_CHECK_LE(range.last_block, ready.blocks.size());
+  if (handoff->blocks.size() < first) handoff->blocks.resize(first);
   while (handoff->blocks.size() < range.last_block) {
     handoff->blocks.push_back(ready.blocks[handoff->blocks.size()].Share());
   }
@@ -170,8 +172,8 @@ std::vector<KvHeld> KvSender::held() const {
   MutexLock lock(mutex_);
   for (const auto& [key, handoff] : handoffs_) {
     if (handoff.blocks.empty()) continue;
-    held.push_back(
-        {.blocks = static_cast<int64_t>(handoff.blocks.size()), .age = now - handoff.ready_at});
+    const auto first = static_cast<int64_t>(FirstBlock(format_, handoff.args.tokens));
+    held.push_back({.blocks = std::ssize(handoff.blocks) - first, .age = now - handoff.ready_at});
   }
   return held;
 }

@@ -103,7 +103,8 @@ struct KvLayersReady {
   int32_t last_layer = 0;
   uint32_t first_token = 0;
   uint32_t last_token = 0;
-  // The sequence's block table, at least up to last_token. The sender takes its own references.
+  // The sequence's block table, at least up to last_token. References to blocks before FirstBlock
+  // of all tokens may be empty: they are not sent. The sender takes its own references.
   std::span<const BlockRef> blocks;
 };
 
@@ -165,7 +166,7 @@ class KvSender {
   struct Handoff {
     KvSendArgs args;
     HandoffSender machine;
-    std::vector<BlockRef> blocks{};  // of the sequence, as far as computed
+    std::vector<BlockRef> blocks{};  // of the sequence, as far as computed; empty before FirstBlock
     std::string wire_address{};      // set once credited
     std::string transport{};
     bool from_device = false;  // some slabs were sent from GPU memory

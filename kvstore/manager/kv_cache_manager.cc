@@ -75,17 +75,26 @@ void KvCacheManager::Extend(PromptBlocks& prompt, std::span<const uint32_t> toke
 std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
                                                     const CacheRequest& request) {
   const TimePoint now = clock_.Now();
-  const auto max = static_cast<size_t>(std::clamp<int64_t>(request.held_max, 0, request.blocks));
+  // With a window, a request needs few of the blocks that it may find.
+  const bool window = pool_.view().layout.window > 0;
+  const int64_t found_max = window ? std::ssize(prompt.ids) : request.blocks;
+  const auto max = static_cast<size_t>(std::clamp<int64_t>(request.held_max, 0, found_max));
   const auto ids = std::span(prompt.ids).first(std::min(max, prompt.ids.size()));
   MutexLock lock(mutex_);
   // The references are taken before anything is evicted; the use is counted only if admission
   // succeeds.
   const int64_t obtainable = pool_.blocks_obtainable();
-  std::vector<BlockRef> held = cache_.Share(prompt.root, ids);
-  const int64_t wanted = request.blocks - static_cast<int64_t>(held.size());
+  const auto here = static_cast<size_t>(cache_.CountLeading(prompt.root, ids));
+  const FindResult below =
+      store_ == nullptr || here == ids.size() ? FindResult() : store_->Find(ids.subspan(here));
+  const size_t first = FirstNeeded(request, here + below.blocks);
+  std::vector<BlockRef> held;
+  if (first < here) held = cache_.Share(prompt.root, ids.first(here), first);
+  const int64_t wanted = std::max<int64_t>(0, request.blocks - CountedAsHeld(request, held, first));
+  const int64_t left = request.left + owed_;
   std::optional<BlockCredit> credit;
-  if (wanted <= 0 || pool_.blocks_obtainable() >= wanted + request.left) {
-    credit = ReserveLocked(wanted, wanted > 0 ? request.left : 0);
+  if (wanted == 0 || pool_.blocks_obtainable() >= wanted + left) {
+    credit = ReserveLocked(wanted, wanted > 0 ? left : 0);
   }
   if (!credit) {
     pool_.DropShared(std::move(held), obtainable);
@@ -93,10 +102,59 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   }
   CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
                            .held = std::move(held),
-                           .credit = *std::move(credit)};
+                           .credit = *std::move(credit),
+                           .received = request.received};
   admission.access.tenant = TenantNumber(prompt.tenant);
-  StartRestore(ids, request.on_restored, &admission);
+  const size_t begin = std::max(here, first);
+  const auto restored =
+      ids.first(here + below.blocks).subspan(std::min(begin, here + below.blocks));
+  CountMissed(ids.size() - here, below);
+  if (store_ != nullptr) store_->Touch(ids.first(here));
+  if (!restored.empty()) {
+    admission.held.resize(begin);
+    StartRestore(restored, request.on_restored, &admission);
+  }
   return admission;
+}
+
+// The first block that a request needs when the KV of its first `found` blocks is present.
+size_t KvCacheManager::FirstNeeded(const CacheRequest& request, size_t found) const {
+  const KvLayout& layout = pool_.view().layout;
+  const int64_t next = static_cast<int64_t>(found) * layout.block_tokens;
+  return static_cast<size_t>(layout.FirstBlock(std::max(next, request.received)));
+}
+
+// The part of a request's blocks that its held blocks are. One that exchanges blocks gets none in
+// the place of a held block that others use: so these do not count.
+int64_t KvCacheManager::CountedAsHeld(const CacheRequest& request, std::span<const BlockRef> held,
+                                      size_t first) const {
+  if (held.empty()) return 0;
+  const auto live = held.subspan(first);
+  return request.exchanges ? pool_.CountOwn(live) : static_cast<int64_t>(live.size());
+}
+
+void KvCacheManager::Exchange(std::vector<BlockRef> passed, int64_t credit_wanted,
+                              BlockCredit& credit, OwedBlocks& owed) {
+  MutexLock lock(mutex_);
+  passed.clear();
+  while (credit.blocks() < credit_wanted) {
+    std::optional<BlockCredit> more = ReserveLocked(1, 0);
+    if (!more) break;
+    credit.Merge(*std::move(more));
+  }
+  const int64_t missing = std::max<int64_t>(0, credit_wanted - credit.blocks());
+  owed_ += missing - owed.blocks_;
+  owed.blocks_ = missing;
+  owed.manager_ = this;
+}
+
+void KvCacheManager::Forgive(int64_t owed) {
+  MutexLock lock(mutex_);
+  owed_ -= owed;
+}
+
+OwedBlocks::~OwedBlocks() {
+  if (blocks_ > 0) manager_->Forgive(blocks_);
 }
 
 std::optional<BlockCredit> KvCacheManager::Reserve(int64_t blocks, int64_t ahead) {
@@ -123,21 +181,19 @@ std::optional<RestoreResult> CacheRestore::Take() {
   return std::exchange(result_, std::nullopt);
 }
 
+// `asked` blocks are not on the device, and the lower tiers have `below`.
+void KvCacheManager::CountMissed(size_t asked, const FindResult& below) {
+  missed_[0] += asked;
+  missed_[1] += asked - below.dram;
+  missed_[2] += asked - below.blocks;
+}
+
 void KvCacheManager::StartRestore(std::span<const BlockId> ids,
                                   const std::function<void()>& on_restored,
                                   CacheAdmission* admission) {
-  const auto rest = ids.subspan(admission->held.size());
-  if (store_ != nullptr) store_->Touch(ids.first(admission->held.size()));
-  const FindResult below = store_ == nullptr || rest.empty() ? FindResult() : store_->Find(rest);
-  const size_t found = below.blocks;
-  missed_[0] += rest.size();
-  missed_[1] += rest.size() - below.dram;
-  missed_[2] += rest.size() - found;
-  if (found == 0) return;
-  const auto wanted = rest.first(found);
-  admission->restore = std::make_shared<CacheRestore>(found);
-  store_->Restore({wanted.begin(), wanted.end()},
-                  admission->credit.Take(static_cast<int64_t>(found)),
+  admission->restore = std::make_shared<CacheRestore>(ids.size());
+  store_->Restore({ids.begin(), ids.end()},
+                  admission->credit.Take(static_cast<int64_t>(ids.size())),
                   [restore = admission->restore, on_restored](RestoreResult result) {
                     restore->Finish(std::move(result));
                     if (on_restored) on_restored();
@@ -164,11 +220,12 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   if (admission->restore == nullptr) return true;
   std::optional<RestoreResult> result = admission->restore->Take();
   if (!result) return false;
-  const auto missing = static_cast<int64_t>(admission->restore->asked() - result->whole);
+  auto missing = static_cast<int64_t>(admission->restore->asked() - result->whole);
   admission->restore = nullptr;
   std::vector<BlockRef>& held = admission->held;
   for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
   result.reset();  // Frees the pages that were not filled.
+  if (missing > 0) missing += DropIfUseless(admission->received, held);
   MutexLock lock(mutex_);
   InsertLocked(admission->access, prompt, held);
   std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
@@ -178,6 +235,17 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
     admission.reset();
   }
   return true;
+}
+
+// A part of a restore may be useless to a sequence with a window, because earlier blocks that its
+// next token sees were left out. Returns the number of blocks that were dropped.
+int64_t KvCacheManager::DropIfUseless(int64_t received, std::vector<BlockRef>& held) const {
+  const size_t needed = FirstNeeded({.received = received}, held.size());
+  if (needed >= held.size() || held[needed]) return 0;
+  const auto dropped =
+      std::count_if(held.begin(), held.end(), [](const BlockRef& block) { return bool{block}; });
+  held.clear();
+  return dropped;
 }
 
 bool KvCacheManager::HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const {
@@ -207,9 +275,19 @@ void KvCacheManager::Insert(const CacheAccess& access, const PromptBlocks& promp
 void KvCacheManager::InsertLocked(const CacheAccess& access, const PromptBlocks& prompt,
                                   std::span<BlockRef> blocks) {
   const auto ids = std::span(prompt.ids).first(blocks.size());
+  if (LacksParents(prompt.root, ids, blocks)) return;
   // Before readers are told of the blocks.
   if (!prompt.tokens.empty()) tokens_->Keep(prompt.root, ids, prompt.tokens);
   cache_.Insert(access, prompt.root, ids, blocks);
+}
+
+// True if a window has passed the first of `blocks`, and the cache has lost some of those since.
+bool KvCacheManager::LacksParents(const BlockId& root, std::span<const BlockId> ids,
+                                  std::span<const BlockRef> blocks) const {
+  if (blocks.empty() || blocks.front()) return false;
+  const auto first =
+      std::find_if(blocks.begin(), blocks.end(), [](const BlockRef& block) { return bool{block}; });
+  return cache_.CountLeading(root, ids) < first - blocks.begin();
 }
 
 // Lower tiers and events.

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -52,8 +53,14 @@ class CacheRestore {
 // A request's needs of the cache and the pool, in blocks.
 struct CacheRequest {
   int64_t held_max = 0;  // leading blocks that may come from the cache or the lower tiers
-  int64_t blocks = 0;    // total
-  int64_t left = 0;      // free blocks that must remain for others
+  // At once. A sequence with a window that needs more on its way gives up those that its window has
+  // passed (KvCacheManager::Exchange).
+  int64_t blocks = 0;
+  bool exchanges = false;
+  // Leading tokens that are not computed here, wherever their KV comes from. With a window, blocks
+  // that no token behind them sees are not taken.
+  int64_t received = 0;
+  int64_t left = 0;  // free blocks that must remain for others
   // Called when restored blocks can be taken with FinishRestore; on the store's thread, without
   // locks.
   std::function<void()> on_restored = {};
@@ -61,10 +68,13 @@ struct CacheRequest {
 
 // The blocks granted to a request.
 struct CacheAdmission {
-  CacheAccess access;                               // for Insert
-  std::vector<BlockRef> held;                       // the leading blocks, whose KV is present
+  CacheAccess access;  // for Insert
+  // The leading blocks, whose KV is present. References to those that the window has passed are
+  // empty.
+  std::vector<BlockRef> held;
   BlockCredit credit;                               // the right to the other blocks
   std::shared_ptr<CacheRestore> restore = nullptr;  // a restore of the blocks after `held`
+  int64_t received = 0;                             // as in the request
 };
 
 // The full blocks of a prompt's first `tokens` tokens should stay cached for `ttl`.
@@ -85,6 +95,30 @@ struct WorkerCacheStats {
   // Blocks of admitted prompts that a tier and all faster tiers missed, in the order device, DRAM,
   // NVMe.
   std::array<uint64_t, 3> missed{};
+};
+
+class KvCacheManager;
+
+// Blocks that a sequence may hold, has given up for others, and could not get yet. Must not outlive
+// its manager.
+class OwedBlocks {
+ public:
+  OwedBlocks() = default;
+  OwedBlocks(OwedBlocks&& other) noexcept
+      : manager_(std::exchange(other.manager_, nullptr)),
+        blocks_(std::exchange(other.blocks_, 0)) {}
+  OwedBlocks& operator=(OwedBlocks&& other) noexcept {
+    std::swap(manager_, other.manager_);
+    std::swap(blocks_, other.blocks_);
+    return *this;
+  }
+  ~OwedBlocks();
+  int64_t blocks() const { return blocks_; }
+
+ private:
+  friend class KvCacheManager;
+  KvCacheManager* manager_ = nullptr;
+  int64_t blocks_ = 0;
 };
 
 // This room joins the cache and the tiers: it answers "which blocks may this request have?" and
@@ -147,8 +181,15 @@ class KvCacheManager final : private PrefixCacheObserver {
   // ones) are evicted in advance for later calls.
   std::optional<BlockCredit> Reserve(int64_t blocks, int64_t ahead = 0) EXCLUDES(mutex_);
 
+  // Gives up `passed`, blocks that a sequence's window has passed, and tries to fill its credit up
+  // to `credit_wanted` blocks. The missing blocks come free when others give them up, too, or when
+  // a lower tier has copied them: until then `owed` keeps them from being granted to new requests.
+  void Exchange(std::vector<BlockRef> passed, int64_t credit_wanted, BlockCredit& credit,
+                OwedBlocks& owed) EXCLUDES(mutex_);
+
   // blocks[i] holds the KV of the prompt's i-th full block, which look-ups find from now on. If the
-  // same KV is cached already, blocks[i] is replaced by that page.
+  // same KV is cached already, blocks[i] is replaced by that page, except in a model with a window.
+  // Leading references may be empty; if the cache has lost one of those blocks, nothing is stored.
   void Insert(const CacheAccess& access, const PromptBlocks& prompt, std::span<BlockRef> blocks)
       EXCLUDES(mutex_);
 
@@ -194,8 +235,17 @@ class KvCacheManager final : private PrefixCacheObserver {
                     std::span<const BlockRef> pages, uint32_t uses) REQUIRES(mutex_);
   void AnnounceEvicted(std::span<const BlockId> ids) REQUIRES(mutex_);
   std::optional<BlockCredit> ReserveLocked(int64_t blocks, int64_t ahead) REQUIRES(mutex_);
+  friend class OwedBlocks;
+  void Forgive(int64_t owed) EXCLUDES(mutex_);
+  void CountMissed(size_t asked, const FindResult& below) REQUIRES(mutex_);
   void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
                     CacheAdmission* admission) REQUIRES(mutex_);
+  int64_t DropIfUseless(int64_t received, std::vector<BlockRef>& held) const;
+  bool LacksParents(const BlockId& root, std::span<const BlockId> ids,
+                    std::span<const BlockRef> blocks) const REQUIRES(mutex_);
+  size_t FirstNeeded(const CacheRequest& request, size_t found) const;
+  int64_t CountedAsHeld(const CacheRequest& request, std::span<const BlockRef> held,
+                        size_t first) const;
   void InsertLocked(const CacheAccess& access, const PromptBlocks& prompt,
                     std::span<BlockRef> blocks) REQUIRES(mutex_);
 
@@ -210,6 +260,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   BlockFeed feed_ GUARDED_BY(mutex_);
   PrefixCache cache_ GUARDED_BY(mutex_);
   bool clearing_ GUARDED_BY(mutex_) = false;
+  int64_t owed_ GUARDED_BY(mutex_) = 0;  // blocks, of all sequences
   std::array<uint64_t, 3> missed_ GUARDED_BY(mutex_){};
 };
 

@@ -95,7 +95,8 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
                   .kv_heads = config.kv_heads,
                   .head_dim = config.head_dim,
                   .block_tokens = block_tokens,
-                  .dtype = dtype};
+                  .dtype = dtype,
+                  .window = config.WindowOfAllLayers()};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {

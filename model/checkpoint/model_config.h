@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -69,6 +70,14 @@ struct ModelConfig {
   bool HasExperts(int32_t layer) const {
     return experts.count > 0 &&
            (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
+  }
+
+  // The window of all layers; 0: they differ, or none has one.
+  int32_t WindowOfAllLayers() const {
+    const auto differs = [this](int32_t window) { return window != sliding_window.front(); };
+    const bool equal = !sliding_window.empty() &&
+                       std::none_of(sliding_window.begin(), sliding_window.end(), differs);
+    return equal ? sliding_window.front() : 0;
   }
 
   LayerRope RopeOf(int32_t layer) const {

@@ -22,7 +22,10 @@ CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 int32_t CudaRunner::vocab() const { return config_.vocab; }
 int32_t CudaRunner::max_position() const { return config_.max_position; }
 KvLayout CudaRunner::kv_layout() const {
-  return {.layers = config_.layers, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
+  return {.layers = config_.layers,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .window = config_.WindowOfAllLayers()};
 }
 
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,

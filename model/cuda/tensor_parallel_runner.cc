@@ -96,7 +96,10 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
 }
 
 KvLayout TensorParallelRunner::kv_layout() const {
-  return {.layers = config_.layers, .kv_heads = config_.kv_heads, .head_dim = config_.head_dim};
+  return {.layers = config_.layers,
+          .kv_heads = config_.kv_heads,
+          .head_dim = config_.head_dim,
+          .window = config_.WindowOfAllLayers()};
 }
 
 size_t TensorParallelRunner::weight_bytes() const {

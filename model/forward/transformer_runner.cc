@@ -75,7 +75,8 @@ size_t TransformerRunner::scratch_bytes() const { return scratch_->bytes(); }
 KvLayout TransformerRunner::kv_layout() const {
   return {.layers = weights_.config.layers,
           .kv_heads = weights_.config.kv_heads,
-          .head_dim = weights_.config.head_dim};
+          .head_dim = weights_.config.head_dim,
+          .window = weights_.config.WindowOfAllLayers()};
 }
 
 // Not with sliding windows, which count positions: the slots behind an eviction do not.

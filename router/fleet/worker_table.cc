@@ -169,7 +169,8 @@ std::vector<std::string> WorkerTable::Sweep() {
 }
 
 KvFormat WorkerTable::FormatOf(const v1::WorkerState& state) {
-  return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens()};
+  return {state.model_fingerprint(), state.layout_fingerprint(), state.block_tokens(),
+          state.kv_window()};
 }
 
 bool WorkerTable::IsReady(const Worker& worker) const {

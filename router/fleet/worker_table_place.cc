@@ -79,7 +79,8 @@ void WorkerTable::AddPrefill(const Worker& worker, const PlacementRequest& reque
   candidate.cached = prefixes_.CachedOn(*worker.index, matches, request.need.prompt_tokens,
                                         candidate.format.block_tokens);
   candidate.dram = candidate.nvme = RestoreModel(candidate.prefill);
-  if (peer_reads_.on) candidate.pull = pool.fetch.model();
+  // Workers read no prefixes of a model with a window.
+  if (peer_reads_.on && candidate.format.window == 0) candidate.pull = pool.fetch.model();
 }
 
 // A draining worker's store can be read, too. Expected blocks do not count: they are not there yet.
@@ -219,16 +220,16 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceFound(const PlacementRequest& reque
   const bool local_prefill = placement.workers.prefill == WorkerPair::kNone;
   const std::string& prefill = local_prefill ? decode : gathered.prefill[placement.workers.prefill];
   const KvFormat format = gathered.input.decode[placement.workers.decode].format;
-  PlacedPair placed{
-      .prefill = local_prefill ? PlacedWorker()
-                               : Reserve(prefill, {.tokens = request.need.prompt_tokens,
-                                                   .predicted_ms = placement.terms.prefill_ms +
-                                                                   placement.terms.restore_ms,
-                                                   .on_lost = request.on_prefill_lost}),
-      .decode = Reserve(decode, {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                                 .on_lost = request.on_decode_lost,
-                                 .on_draining = request.on_decode_draining}),
-      .format = format};
+  PlacedPair placed{.prefill = local_prefill
+                                   ? PlacedWorker()
+                                   : Reserve(prefill, {.tokens = request.need.prompt_tokens,
+                                                       .predicted_ms = placement.terms.prefill_ms +
+                                                                       placement.terms.restore_ms,
+                                                       .on_lost = request.on_prefill_lost}),
+                    .decode = Reserve(decode, {.blocks = BlocksNeeded(request.need, format),
+                                               .on_lost = request.on_decode_lost,
+                                               .on_draining = request.on_decode_draining}),
+                    .format = format};
   if (request.explain > 0) {
     placed.explanation =
         std::make_shared<const v1::Explanation>(ExplanationOf(gathered, placement));
@@ -269,10 +270,9 @@ absl::StatusOr<PlacedPair> WorkerTable::PlaceTarget(const PlacementRequest& requ
   ASSIGN_OR_RETURN(const size_t target, penstock::PlaceTarget(gathered.input));
   const KvFormat format = gathered.input.decode[target].format;
   PlacedPair placed;
-  placed.decode =
-      Reserve(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format.block_tokens),
-                                        .on_lost = request.on_decode_lost,
-                                        .on_draining = request.on_decode_draining});
+  placed.decode = Reserve(gathered.decode[target], {.blocks = BlocksNeeded(request.need, format),
+                                                    .on_lost = request.on_decode_lost,
+                                                    .on_draining = request.on_decode_draining});
   placed.format = format;
   return placed;
 }

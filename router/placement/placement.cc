@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "router/placement/placement_score.h"
 #include "router/request/error_detail.h"
@@ -251,10 +252,17 @@ Placement Choose(const PlacementInput& input, std::vector<Pair> pairs) {
 
 }  // namespace
 
-uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens) {
+uint64_t BlocksNeeded(const PlacementNeed& need, const KvFormat& format) {
+  const uint64_t block_tokens = format.block_tokens;
   if (block_tokens == 0) return 0;
-  const auto blocks = [&](uint64_t tokens) { return (tokens + block_tokens - 1) / block_tokens; };
-  return blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
+  // A window begins and ends within a block.
+  const uint64_t seen =
+      format.window == 0 ? std::numeric_limits<uint32_t>::max() : format.window + 2 * block_tokens;
+  const auto blocks = [&](uint64_t tokens) {
+    return (std::min(tokens, seen) + block_tokens - 1) / block_tokens;
+  };
+  const uint64_t all = blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
+  return std::min(all, std::max(1u, need.choices) * blocks(seen));
 }
 
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {

@@ -22,6 +22,7 @@ struct KvFormat {
   uint64_t model_fingerprint = 0;
   uint64_t layout_fingerprint = 0;
   uint32_t block_tokens = 0;
+  uint32_t window = 0;  // tokens whose KV a sequence holds at most; 0: of all
   bool operator==(const KvFormat&) const = default;
 };
 
@@ -188,8 +189,8 @@ struct Placement {
 // theirs.
 inline constexpr uint32_t kMaxWaitingPerWorker = 256;
 
-// Upper bound of the blocks that the prompt and the whole answer take.
-uint64_t BlocksNeeded(const PlacementNeed& need, uint32_t block_tokens);
+// Upper bound of the blocks that the prompt and the whole answer take at once.
+uint64_t BlocksNeeded(const PlacementNeed& need, const KvFormat& format);
 
 // Chooses the decode worker of need.format with the lowest cost for a running sequence that moves
 // there: an index into PlacementInput::decode. UNAVAILABLE when there is none. Pure.

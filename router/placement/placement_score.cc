@@ -139,8 +139,7 @@ bool BigEnough(const Candidate& worker, const PlacementNeed& need) {
                           .evicted_tokens = need.evicted_tokens,
                           .answer_tokens = std::min(need.answer_tokens, 1u),
                           .choices = need.choices};
-  return worker.blocks_total == 0 ||
-         BlocksNeeded(min, worker.format.block_tokens) <= worker.blocks_total;
+  return worker.blocks_total == 0 || BlocksNeeded(min, worker.format) <= worker.blocks_total;
 }
 
 // Cost of a prefill worker: time to first token (queue, compute, restore, or fetch from a peer when
@@ -193,7 +192,7 @@ std::vector<ScoredWorker> ScoreDecode(const PlacementInput& input, const KvForma
     const bool fits = worker.format == format && LongEnough(worker, need) && HasQueue(worker) &&
                       BigEnough(worker, need);
     if (!fits) continue;
-    const uint64_t wanted = worker.blocks_taken + BlocksNeeded(need, format.block_tokens);
+    const uint64_t wanted = worker.blocks_taken + BlocksNeeded(need, format);
     const double fullness = worker.blocks_total == 0 ? 0
                                                      : static_cast<double>(wanted) /
                                                            static_cast<double>(worker.blocks_total);

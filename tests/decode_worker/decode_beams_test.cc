@@ -30,7 +30,7 @@ class DecodeBeamsTest : public DecodeEngineTest {
   }
 
   // The answers by the same search, which computes every beam from its tokens alone.
-  static std::vector<std::vector<uint32_t>> Expected(const TestSession& session) {
+  std::vector<std::vector<uint32_t>> Expected(const TestSession& session) const {
     struct Path {
       Sampler sampler;
       std::vector<uint32_t> tokens;
@@ -40,7 +40,7 @@ class DecodeBeamsTest : public DecodeEngineTest {
     paths.push_back({Sampler(session.sampling, 0, session.prompt), session.prompt});
     while (!search.ended()) {
       for (size_t i = 0; i < paths.size(); ++i) {
-        std::vector<float> logits = HashLogits(paths[i].tokens);
+        std::vector<float> logits = HashLogits(paths[i].tokens, runner_.window);
         const auto count = static_cast<size_t>(session.beams->candidates());
         search.Offer(static_cast<int32_t>(i), *paths[i].sampler.Rank(logits, count));
       }
@@ -107,6 +107,18 @@ TEST_F(DecodeBeamsTest, BeginBehindPromptsThatAreComputedHere) {
   for (TestSession& session : sessions) session.local = true;
   for (TestSession& session : sessions) source_->Add(session);
   for (TestSession& session : sessions) ExpectFound(session);
+}
+
+// Beams give up the blocks that their window has passed, with room for them and without.
+TEST_F(DecodeBeamsTest, PassTheirWindow) {
+  runner_.window = 40;
+  for (const int64_t swap : {0, 4000}) {
+    Make(100, swap);
+    std::vector<TestSession> sessions = Searches(40, 120, 150);
+    for (TestSession& session : sessions) source_->Add(session);
+    for (TestSession& session : sessions) ExpectFound(session);
+    TearDown();
+  }
 }
 
 TEST_F(DecodeBeamsTest, ACancelledSearchLeavesNothing) {

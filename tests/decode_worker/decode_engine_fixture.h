@@ -95,10 +95,13 @@ class KvSource {
 
   void Add(TestSession& session) EXCLUDES(mutex_) {
     session.named = admission_.cache.NameBlocks("", session.prompt);
-    session.entry.emplace(
-        admission_,
-        NeedOf(admission_.layout, static_cast<int64_t>(session.prompt.size()), session.answers,
-               session.beams ? session.beams->width : session.choices));
+    session.entry.emplace(admission_,
+                          NeedOf(admission_.layout,
+                                 {.tokens = std::ssize(session.prompt),
+                                  .more = session.answers,
+                                  .choices = session.beams ? session.beams->width : session.choices,
+                                  .step_tokens = admission_.step_tokens,
+                                  .chunk_tokens = session.local ? 64 : 0}));
     session.sink = std::make_shared<AnswerRecord>([this] { OnRoom(); });
     {
       MutexLock lock(mutex_);
@@ -155,9 +158,14 @@ class KvSource {
     job.swap = std::move(admitted.swap);
     job.access = admitted.blocks.access;
     job.blocks = std::move(admitted.blocks.held);
-    const size_t held = job.blocks.size();
+    job.exchanges = admitted.exchanges;
+    const KvLayout& layout = admission_.layout;
     const auto tokens = static_cast<int32_t>(session.prompt.size());
-    const auto more = kHashLayout.BlocksFor(tokens) - static_cast<int64_t>(held);
+    const auto first = static_cast<size_t>(session.local ? 0 : layout.FirstBlock(tokens));
+    if (job.blocks.size() < first) job.blocks.resize(first);
+    const size_t held = job.blocks.size();
+    const bool takes_later = session.local && job.exchanges > 0;
+    const auto more = takes_later ? 0 : layout.BlocksFor(tokens) - static_cast<int64_t>(held);
     BlockCredit& credit = admitted.blocks.credit;
     for (BlockRef& block : credit.Take(more)) job.blocks.push_back(std::move(block));
     job.growth = std::move(credit);
@@ -180,8 +188,8 @@ class KvSource {
     return job;
   }
 
-  static void AddCandidates(const TestSession& session, DecodeJob& job) {
-    std::vector<float> logits = HashLogits(session.prompt);
+  void AddCandidates(const TestSession& session, DecodeJob& job) const {
+    std::vector<float> logits = HashLogits(session.prompt, admission_.layout.window);
     Sampler sampler(session.sampling, 0, session.prompt);
     const auto count = static_cast<size_t>(session.beams->candidates());
     const RankedTokens ranked = *sampler.Rank(logits, count);
@@ -196,17 +204,18 @@ class KvSource {
   // Held blocks must be right already.
   void Prefill(const std::vector<uint32_t>& prompt, const std::vector<BlockRef>& blocks,
                size_t held) {
-    uint64_t all = 0;
+    HashSlots slots(admission_.layout.window);
     for (size_t i = 0; i < prompt.size(); ++i) {
-      uint64_t& slot = HashSlot(pool_.view(), blocks[i / 16].id(), static_cast<int32_t>(i % 16));
-      const uint64_t right = MixHash(all, prompt[i]);
+      const uint64_t right = slots.Add(prompt[i]);
+      const BlockRef& block = blocks[i / 16];
+      if (!block) continue;  // The window has passed it.
+      uint64_t& slot = HashSlot(pool_.view(), block.id(), static_cast<int32_t>(i % 16));
       if (i / 16 < held) {
         EXPECT_EQ(slot, right) << "a held block is not what it should be";
         restored_ += i % 16 == 0 ? 1 : 0;
       } else {
         slot = right;
       }
-      all = MixHash(all, static_cast<uint32_t>(slot));
     }
   }
 
@@ -221,7 +230,7 @@ class KvSource {
 class DecodeEngineTest : public ::testing::Test {
  protected:
   void Make(int64_t blocks, int64_t swap_blocks, size_t batch = 16) {
-    pool_ = *BlockPool::Create(kHashLayout, blocks);
+    pool_ = *BlockPool::Create(runner_.kv_layout(), blocks);
     cache_ = *KvCacheManager::Create(*pool_, clock_, {.model_fingerprint = 1, .kv_format = "bf16"});
     TieredStore::Options options;
     options.dram_bytes = static_cast<uint64_t>(2 * swap_blocks) * kHashLayout.BlockStride();
@@ -242,14 +251,16 @@ class DecodeEngineTest : public ::testing::Test {
             .draft_tokens = draft_tokens_,
             .draft_rows = 64,
             .on_room = [this] { OnRoom(); }});
-    source_ = std::make_unique<KvSource>(
-        AdmissionContext{.engine = *engine_,
-                         .cache = *cache_,
-                         .swap_budget = *room_,
-                         .layout = kHashLayout,
-                         .blocks_total = blocks,
-                         .watermark = std::max<int64_t>(1, blocks / 100)},
-        *engine_, *pool_);
+    source_ =
+        std::make_unique<KvSource>(AdmissionContext{.engine = *engine_,
+                                                    .cache = *cache_,
+                                                    .swap_budget = *room_,
+                                                    .layout = runner_.kv_layout(),
+                                                    .blocks_total = blocks,
+                                                    .watermark = std::max<int64_t>(1, blocks / 100),
+                                                    .step_tokens = 1 + draft_tokens_,
+                                                    .chunk_tokens = 64},
+                                   *engine_, *pool_);
     store_->Start();
     cache_->AttachStore(store_.get());
     engine_->Start();
@@ -276,9 +287,11 @@ class DecodeEngineTest : public ::testing::Test {
     ASSERT_TRUE(status.ok()) << status;
     auto tokens = session.sink->tokens();
     for (uint32_t choice = 0; choice < session.choices; ++choice) {
-      const uint32_t first =
-          session.local ? FirstHashToken(session.prompt, runner_.repeats) : First(choice);
-      auto expected = HashAnswer(session.prompt, first, session.answers, runner_.repeats);
+      const uint32_t first = session.local
+                                 ? FirstHashToken(session.prompt, runner_.repeats, runner_.window)
+                                 : First(choice);
+      auto expected =
+          HashAnswer(session.prompt, first, session.answers, runner_.repeats, runner_.window);
       expected.erase(expected.begin());  // Prefill's.
       EXPECT_EQ(tokens[choice], expected);
     }

@@ -40,16 +40,25 @@ inline uint32_t NextHashToken(uint64_t hash, uint32_t last, bool repeats) {
   return repeats && hash % 8 != 0 ? (last + 1) % 20 : HashToken(hash);
 }
 
+inline int32_t FirstSeenSlot(int32_t position, int32_t window) {
+  return window == 0 ? 0 : std::max(0, position - window + 1);
+}
+
 class HashRunner final : public ModelRunner {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
   bool draws = false;
   bool repeats = false;
-  bool unsure = false;                        // FillHashLogits
+  bool unsure = false;  // FillHashLogits
+  int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
-  KvLayout kv_layout() const override { return kHashLayout; }
+  KvLayout kv_layout() const override {
+    KvLayout layout = kHashLayout;
+    layout.window = window;
+    return layout;
+  }
   int32_t max_position() const override { return 4096; }
   bool draws_tokens() const override { return draws; }
 
@@ -90,51 +99,63 @@ class HashRunner final : public ModelRunner {
   }
 
  private:
-  // The hash of every slot before `position`, so that each of them must be right.
-  static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
+  // The hash of every slot before `position` that it sees, so that each of them must be right.
+  uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) const {
     uint64_t all = 0;
-    for (int32_t i = 0; i < position; ++i) {
+    for (int32_t i = FirstSeenSlot(position, window); i < position; ++i) {
       all = MixHash(all, static_cast<uint32_t>(HashSlot(kv, step.blocks[i / 16], i % 16)));
     }
     return all;
   }
 };
 
-// The logits behind `tokens`, by the same arithmetic as a runner that is unsure.
-inline std::vector<float> HashLogits(const std::vector<uint32_t>& tokens) {
-  uint64_t all = 0, slot = 0;
-  for (const uint32_t token : tokens) {
-    slot = MixHash(all, token);
-    all = MixHash(all, static_cast<uint32_t>(slot));
+// The slots of a sequence by the same arithmetic, without pages.
+class HashSlots {
+ public:
+  explicit HashSlots(int32_t window) : window_(window) {}
+  uint64_t Add(uint32_t token) {
+    uint64_t all = 0;
+    const auto position = static_cast<int32_t>(slots_.size());
+    for (int32_t i = FirstSeenSlot(position, window_); i < position; ++i) {
+      all = MixHash(all, static_cast<uint32_t>(slots_[static_cast<size_t>(i)]));
+    }
+    slots_.push_back(MixHash(all, token));
+    return slots_.back();
   }
+
+ private:
+  const int32_t window_;
+  std::vector<uint64_t> slots_;
+};
+
+// The logits behind `tokens`, of a runner that is unsure.
+inline std::vector<float> HashLogits(const std::vector<uint32_t>& tokens, int32_t window = 0) {
+  HashSlots slots(window);
+  uint64_t last = 0;
+  for (const uint32_t token : tokens) last = slots.Add(token);
   std::vector<float> logits(kHashVocab);
-  FillHashLogits(slot, logits.data());
+  FillHashLogits(last, logits.data());
   return logits;
 }
 
-// The first token of the answer to a prompt, by the same arithmetic.
-inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt, bool repeats = false) {
-  uint64_t all = 0, slot = 0;
-  for (const uint32_t token : prompt) {
-    slot = MixHash(all, token);
-    all = MixHash(all, static_cast<uint32_t>(slot));
-  }
-  return NextHashToken(slot, prompt.back(), repeats);
+// The first token of the answer to a prompt.
+inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt, bool repeats = false,
+                               int32_t window = 0) {
+  HashSlots slots(window);
+  uint64_t last = 0;
+  for (const uint32_t token : prompt) last = slots.Add(token);
+  return NextHashToken(last, prompt.back(), repeats);
 }
 
-// The answer by the same arithmetic, without pages.
+// The answer.
 inline std::vector<uint32_t> HashAnswer(const std::vector<uint32_t>& prompt, uint32_t first,
-                                        int answers, bool repeats = false) {
-  std::vector<uint64_t> slots;
-  auto feed = [&](uint32_t token) {
-    uint64_t all = 0;
-    for (const uint64_t slot : slots) all = MixHash(all, static_cast<uint32_t>(slot));
-    slots.push_back(MixHash(all, token));
-    return NextHashToken(slots.back(), token, repeats);
-  };
-  for (const uint32_t token : prompt) feed(token);
+                                        int answers, bool repeats = false, int32_t window = 0) {
+  HashSlots slots(window);
+  for (const uint32_t token : prompt) slots.Add(token);
   std::vector<uint32_t> tokens = {first};
-  while (static_cast<int>(tokens.size()) < answers) tokens.push_back(feed(tokens.back()));
+  while (static_cast<int>(tokens.size()) < answers) {
+    tokens.push_back(NextHashToken(slots.Add(tokens.back()), tokens.back(), repeats));
+  }
   return tokens;
 }
 

@@ -170,5 +170,26 @@ TEST(PrefillSchedulerTest, WhatIsCachedIsNotComputed) {
   EXPECT_EQ(scheduler.tokens_waiting(), 6);
 }
 
+TEST(PrefillSchedulerTest, AChunkIsCutToItsRoom) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 100, .arrival = {}});
+  scheduler.Add({.id = 2, .tokens = 100, .arrival = {}});
+  int32_t room = 10;
+  const auto of_the_first = [&](uint64_t id, int32_t, int32_t tokens) {
+    return id == 1 ? std::min(room, tokens) : tokens;
+  };
+  const auto first = scheduler.Next(64, Always, of_the_first);
+  ASSERT_EQ(first.size(), 2u);
+  EXPECT_EQ(first[0].tokens, 10);
+  EXPECT_EQ(first[1].tokens, 54);
+  room = 0;
+  const auto second = scheduler.Next(64, Always, of_the_first);
+  ASSERT_EQ(second.size(), 1u) << "another prompt goes on meanwhile";
+  EXPECT_EQ(second[0].prompt, 2u);
+  room = 100;
+  const auto third = scheduler.Next(64, Always, of_the_first);
+  EXPECT_EQ(third.front().begin, 10);
+}
+
 }  // namespace
 }  // namespace penstock

@@ -14,12 +14,13 @@ constexpr uint32_t kChoicesMax = 16;
 constexpr uint32_t kBeamsMax = 8;
 constexpr uint32_t kEarlyStoppingMax = v1::BeamSearch::EarlyStopping_MAX;
 
-// The KV blocks of a request's tokens. A prefill worker holds an evicted prompt as a whole, and
-// beside it what stays of it.
+// The most KV blocks at once for a request's tokens. A prefill worker holds an evicted prompt as a
+// whole, and beside it what stays of it.
 template <class Request>
-int64_t BlocksOf(const Request& request, const KvLayout& layout) {
+int64_t BlocksOf(const Request& request, const TokenLimits& limits) {
+  const KvLayout& layout = limits.layout;
   const int64_t evicted = EvictedTokens(request.kv_policy(), request.prompt_tokens());
-  const int64_t kept = layout.BlocksFor(request.tokens_size() - evicted);
+  const int64_t kept = layout.BlocksAtOnce(request.tokens_size() - evicted, limits.chunk_tokens);
   constexpr bool kWhole = std::is_same_v<Request, v1::PrefillRequest>;
   return kWhole && evicted > 0 ? kept + layout.BlocksFor(request.prompt_tokens()) : kept;
 }
@@ -44,7 +45,7 @@ absl::Status CheckPrompt(const Request& request, const TokenLimits& limits) {
                              request.tokens(i), limits.vocab);
     }
   }
-  const int64_t blocks = BlocksOf(request, limits.layout);
+  const int64_t blocks = BlocksOf(request, limits);
   if (blocks > limits.blocks_total) {
     return ResourceExhausted(
         "tokens needs {} KV blocks and this worker has {}: start it with more --kv_memory", blocks,
@@ -107,11 +108,12 @@ PrefixPins Pins(const Request& request) {
 
 }  // namespace
 
-TokenLimits LimitsOf(const ModelHost& host) {
+TokenLimits LimitsOf(const ModelHost& host, int32_t chunk_tokens) {
   return {.vocab = host.runner->vocab(),
           .max_position = host.runner->max_position(),
           .layout = host.layout,
-          .blocks_total = host.pool->blocks_total()};
+          .blocks_total = host.pool->blocks_total(),
+          .chunk_tokens = chunk_tokens};
 }
 
 absl::Status CheckTokens(const v1::PrefillRequest& request, const TokenLimits& limits) {

@@ -19,9 +19,10 @@ struct TokenLimits {
   int32_t max_position = 0;  // tokens of prompt and answer together
   KvLayout layout;
   int64_t blocks_total = 0;
+  int32_t chunk_tokens = 0;  // of a prompt, computed in one step
 };
 
-TokenLimits LimitsOf(const ModelHost& host);
+TokenLimits LimitsOf(const ModelHost& host, int32_t chunk_tokens = 0);
 
 // Checks the common fields of workers' requests: key, tokens, prompt_tokens and, except for a move,
 // sampling.choices.

@@ -21,6 +21,7 @@ v1::WorkerState DescribeWorker(const ModelHost& host) {
   state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
   state.set_kv_block_bytes(static_cast<uint64_t>(host.layout.BlockStride()));
   state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
+  state.set_kv_window(static_cast<uint32_t>(host.layout.window));
   state.set_kv_format(std::string(KvDtypeName(host.layout.dtype)));
   state.set_grammar_fingerprint(GrammarFingerprint());
   state.set_weights(host.weights_form);

@@ -30,8 +30,11 @@ PrefixCache::PinTerms UntilSecond(int64_t second, const std::string& tenant = ""
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  void Make(const std::string& policy, int64_t blocks, PrefixCache::Options options = {}) {
-    pool_ = *BlockPool::Create(kLayout, blocks);
+  void Make(const std::string& policy, int64_t blocks, PrefixCache::Options options = {},
+            int32_t window = 0) {
+    KvLayout layout = kLayout;
+    layout.window = window;
+    pool_ = *BlockPool::Create(layout, blocks);
     cache_ =
         std::make_unique<PrefixCache>(*pool_, *MakeCachePolicy(policy, blocks), options, nullptr);
   }
@@ -255,6 +258,44 @@ TEST(CachePolicyTest, NamesWhatThereIs) {
   const auto policy = MakeCachePolicy("mru", 10);
   ASSERT_TRUE(absl::IsInvalidArgument(policy.status()));
   EXPECT_NE(Message(policy.status()).find("cost,lru,lfu,fifo,s3-fifo"), std::string::npos);
+}
+
+// A sequence with a window drops the first blocks of its chain and uses the others.
+TEST_F(PrefixCacheTest, WithAWindowTheTrunkIsEvictedBeforeTheUsedTail) {
+  Make("lru", 10, {}, 32);
+  const auto ids = Ids(1, 10);
+  std::vector<BlockRef> pages = Take(10);
+  cache_->Insert(cache_->Use(kRoot, ids, Now()), kRoot, ids, pages);
+  for (size_t i = 0; i < 6; ++i) pages[i] = BlockRef();
+  EXPECT_EQ(pool_->blocks_used(), 4);
+  std::vector<BlockRef> found = cache_->Share(kRoot, ids, 8);
+  ASSERT_EQ(found.size(), 10u);
+  EXPECT_FALSE(found[7]);
+  EXPECT_EQ(found[8].id(), pages[8].id());
+  found.clear();
+  std::vector<BlockRef> others = Take(2);
+  EXPECT_EQ(cache_->CountLeading(kRoot, ids), 4);
+  for (const BlockRef& other : others) {
+    for (size_t i = 6; i < 10; ++i) EXPECT_NE(other.id(), pages[i].id()) << "a used page was given";
+  }
+  // The sequence keeps its pages, and they come free with it.
+  EXPECT_EQ(pool_->blocks_used(), 6);
+  pages.clear();
+  EXPECT_EQ(pool_->blocks_free(), 4);
+  EXPECT_EQ(pool_->blocks_cached(), 4);
+}
+
+TEST_F(PrefixCacheTest, WithAWindowLeadingReferencesMayBeEmpty) {
+  Make("lru", 20, {}, 32);
+  const auto ids = Ids(1, 10);
+  std::vector<BlockRef> pages = Take(10);
+  const CacheAccess access = cache_->Use(kRoot, ids, Now());
+  const auto first = std::span(ids).first(6);
+  cache_->Insert(access, kRoot, first, std::span(pages).first(6));
+  for (size_t i = 0; i < 5; ++i) pages[i] = BlockRef();
+  cache_->Insert(access, kRoot, ids, pages);
+  EXPECT_EQ(cache_->CountLeading(kRoot, ids), 10);
+  EXPECT_EQ(pool_->blocks_used(), 5);
 }
 
 }  // namespace

@@ -408,5 +408,27 @@ TEST_F(HandoffReceiverTest, AnOfferOfAnotherPromptIsRefusedInEitherOrder) {
   EXPECT_TRUE(absl::IsFailedPrecondition(Failure(other.OnExpected(40, std::string(16, 'p')))));
 }
 
+// Token 40 sees 20 tokens, so block 0 does not come, and the two workers must agree on that.
+TEST_F(HandoffReceiverTest, WhatTheWindowHasPassedIsNotAwaited) {
+  HandoffReceiver::Args args = Args();
+  args.format.layout.window = 20;
+  auto offer = Offer();
+  machine_.emplace(args, kStart);
+  EXPECT_TRUE(absl::IsFailedPrecondition(Failure(machine_->OnMessage(kStart, offer))));
+  offer.mutable_offer()->set_layout_fingerprint(args.format.layout.Fingerprint());
+  machine_.emplace(args, kStart);
+  machine_->OnExpected(40, {}, {}, kOneToken);
+  machine_->OnMessage(kStart, offer);
+  const auto credit = machine_->OnAdmitted(kStart, 1);
+  EXPECT_EQ(std::get<HandoffReceiver::Send>(credit[1]).message.credit().held_blocks(), 1u);
+  EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Open())), "BIND2 streaming Opened");
+  EXPECT_TRUE(absl::IsDataLoss(
+      Failure(HandoffReceiver(*machine_).OnSlabLanded(Slab(0, {0, 4, 0, 3}), true).actions)));
+  const SlabHeader rest = Slab(0, {0, 4, 1, 3});
+  EXPECT_EQ(Kinds(LandAndWrite(rest)), "");
+  EXPECT_EQ(Kinds(machine_->OnMessage(kStart, Commit({rest}))),
+            "landed Committed committed COMMITTED");
+}
+
 }  // namespace
 }  // namespace penstock

@@ -330,5 +330,27 @@ TEST_F(HandoffSenderTest, APeerThatHoldsWhatItCannotIsNotBelieved) {
   EXPECT_TRUE(absl::IsDataLoss(Failure(CreditHolding(named, 3))));
 }
 
+// Token 40 sees 20 tokens: block 0 is neither announced nor sent, with or without a name.
+TEST_F(HandoffSenderTest, WhatTheWindowHasPassedIsNotSent) {
+  auto args = Args();
+  args.format.layout.window = 20;
+  HandoffSender machine(args);
+  machine.OnLayersReady(kStart, {0, 4, 1, 3});
+  EXPECT_EQ(Kinds(CreditHolding(machine, 1)), "credited OpenLane Open");
+  machine.OnMessage(kStart, Opened());
+  uint64_t cells = 0;
+  while (const auto slab = machine.NextSlab(kStart)) {
+    EXPECT_GE(slab->first_block, 1u);
+    cells += RangeOf(*slab).cells();
+    machine.OnSlabPacked(slab->sequence, 1000);
+    machine.OnSlabHanded(slab->sequence);
+    machine.OnSlabSent(kStart, slab->sequence, absl::OkStatus());
+  }
+  EXPECT_EQ(cells, 8u);
+  EXPECT_EQ(Kinds(machine.OnFinish(kStart, {})), "landed Commit");
+  HandoffSender other(args);
+  EXPECT_TRUE(absl::IsDataLoss(Failure(CreditHolding(other, 0))));
+}
+
 }  // namespace
 }  // namespace penstock

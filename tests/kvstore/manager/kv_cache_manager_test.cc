@@ -9,6 +9,7 @@
 #include <future>
 #include <thread>
 
+#include "kvstore/cache/passed_blocks.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/kvstore/tiers/store_faults.h"
 #include "tests/kvstore/tiers/store_fixture.h"
@@ -224,6 +225,128 @@ TEST_F(WorkerCacheTest, WhatIsClearedIsNotSpilled) {
   store_->WaitUntilQuiet();
   EXPECT_EQ(store_->Find(Prompt(1).ids).blocks, 0u);
   EXPECT_EQ(pool_->blocks_free(), kPool);
+}
+
+// A model with a window of two blocks.
+class WindowCacheTest : public ::testing::Test {
+ protected:
+  static KvLayout Layout() {
+    KvLayout layout = kLayout;
+    layout.window = 32;
+    return layout;
+  }
+  PromptBlocks Prompt(uint32_t seed, size_t blocks) const {
+    return cache_->NameBlocks("", std::vector<uint32_t>(blocks * 16, seed));
+  }
+  // As a sequence that computes its blocks and drops all.
+  void Compute(const PromptBlocks& prompt) {
+    auto admission = cache_->Admit(prompt, {.blocks = std::ssize(prompt.ids)});
+    ASSERT_TRUE(admission.has_value());
+    std::vector<BlockRef> pages = admission->credit.Take(admission->credit.blocks());
+    cache_->Insert(admission->access, prompt, pages);
+  }
+
+  SteadyClock clock_;
+  std::unique_ptr<BlockPool> pool_ = *BlockPool::Create(Layout(), 20);
+  std::unique_ptr<KvCacheManager> cache_ = *KvCacheManager::Create(
+      *pool_, clock_, {.policy = "lru", .model_fingerprint = 1, .kv_format = "bf16"});
+};
+
+// Behind 10 blocks a token sees the last 31 tokens: blocks 8 and 9. Of them the peer or the cache
+// gives the KV; the request computes none of the first `received`.
+TEST_F(WindowCacheTest, AHitTakesTheBlocksThatTheNextTokenSees) {
+  const PromptBlocks prompt = Prompt(1, 10);
+  Compute(prompt);
+  const auto computed = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  ASSERT_TRUE(computed.has_value());
+  ASSERT_EQ(computed->held.size(), 10u);
+  EXPECT_FALSE(computed->held[7]);
+  EXPECT_TRUE(computed->held[8]);
+  EXPECT_EQ(computed->credit.blocks(), 2);
+  // Others use blocks 8 and 9 now, so these count no more as a part of what a request may exchange.
+  const auto shares = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  EXPECT_EQ(shares->credit.blocks(), 4);
+  // Token 320 sees none of these blocks.
+  const auto received = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .received = 320});
+  EXPECT_TRUE(received->held.empty());
+  EXPECT_EQ(received->credit.blocks(), 4);
+}
+
+TEST_F(WindowCacheTest, APassedBlockIsExchangedForTheRightToAnother) {
+  const PromptBlocks prompt = Prompt(1, 4);
+  auto admission = cache_->Admit(prompt, {.blocks = 4, .exchanges = true});
+  std::vector<BlockRef> pages = admission->credit.Take(4);
+  cache_->Insert(admission->access, prompt, pages);
+  const BlockCredit others = *pool_->Reserve(16);
+  OwedBlocks owed;
+  // Another sequence uses block 0: it gives no right yet, and nobody else gets it before.
+  BlockRef used = pages[0].Share();
+  std::vector<BlockRef> passed;
+  passed.push_back(std::move(pages[0]));
+  cache_->Exchange(std::move(passed), 1, admission->credit, owed);
+  EXPECT_EQ(admission->credit.blocks(), 0);
+  EXPECT_EQ(owed.blocks(), 1);
+  used = BlockRef();
+  EXPECT_FALSE(cache_->Admit(Prompt(2, 1), {.blocks = 1}).has_value());
+  // It is evicted although blocks behind it are in use.
+  cache_->Exchange({}, 1, admission->credit, owed);
+  EXPECT_EQ(admission->credit.blocks(), 1);
+  EXPECT_EQ(owed.blocks(), 0);
+  EXPECT_EQ(cache_->CountLeading(prompt), 0);
+}
+
+TEST_F(WindowCacheTest, BlocksWithoutTheirParentsAreNotStored) {
+  const PromptBlocks prompt = Prompt(1, 6);
+  auto admission = cache_->Admit(prompt, {.blocks = 6, .exchanges = true});
+  std::vector<BlockRef> pages = admission->credit.Take(6);
+  for (size_t i = 0; i < 4; ++i) pages[i] = BlockRef();
+  cache_->Insert(admission->access, prompt, pages);
+  EXPECT_EQ(cache_->CountLeading(prompt), 0);
+  EXPECT_EQ(pool_->blocks_used(), 2);
+}
+
+// Host memory has all ten blocks; the two that the next token sees come back.
+TEST_F(WindowCacheTest, ARestoreBringsTheBlocksThatTheNextTokenSees) {
+  const auto store =
+      *TieredStore::Open({.dram_bytes = 60 * kLayout.BlockStride()}, pool_->view(),
+                         [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
+  store->Start();
+  cache_->AttachStore(store.get());
+  const PromptBlocks prompt = Prompt(1, 10);
+  Compute(prompt);
+  {
+    std::optional<BlockCredit> all;
+    ASSERT_TRUE(WaitUntil([&] { return (all = cache_->Reserve(20)).has_value(); }));
+  }
+  store->WaitUntilQuiet();
+  ASSERT_EQ(store->Find(prompt.ids).blocks, 10u);
+  auto admission = cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  ASSERT_TRUE(admission.has_value());
+  ASSERT_NE(admission->restore, nullptr);
+  EXPECT_EQ(admission->restore->asked(), 2u);
+  EXPECT_TRUE(WaitUntil([&] { return cache_->FinishRestore(prompt, admission); }));
+  ASSERT_EQ(admission->held.size(), 10u);
+  EXPECT_EQ(CountPassed(admission->held), 8u);
+  EXPECT_EQ(admission->credit.blocks(), 2);
+  EXPECT_EQ(cache_->CountLeading(prompt), 10) << "the store still has the others";
+  admission.reset();
+  cache_->AttachStore(nullptr);
+  store->Stop();
+}
+
+// A restore that brings block 8 without block 9 is of no use: token 144 sees block 7, too.
+TEST_F(WindowCacheTest, APartOfARestoreIsNotHeldWithoutWhatItsNextTokenSees) {
+  const PromptBlocks prompt = Prompt(1, 10);
+  std::optional<CacheAdmission> admission =
+      cache_->Admit(prompt, {.held_max = 10, .blocks = 4, .exchanges = true});
+  admission->held.resize(8);
+  admission->restore = std::make_shared<CacheRestore>(2);
+  RestoreResult result{.whole = 1, .pages = admission->credit.Take(2)};
+  admission->restore->Finish(std::move(result));
+  ASSERT_TRUE(cache_->FinishRestore(prompt, admission));
+  ASSERT_TRUE(admission.has_value());
+  EXPECT_TRUE(admission->held.empty());
+  EXPECT_EQ(admission->credit.blocks(), 4);
 }
 
 }  // namespace

@@ -164,7 +164,19 @@ TEST(Place, RefusesWhatNoPoolCanEverHold) {
 }
 
 TEST(BlocksNeeded, SharesThePromptAmongChoices) {
-  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 17, .answer_tokens = 16, .choices = 3}, 16), 5u);
+  EXPECT_EQ(
+      BlocksNeeded({.prompt_tokens = 17, .answer_tokens = 16, .choices = 3}, {.block_tokens = 16}),
+      5u);
+}
+
+// A window of 1,000 tokens and the ends of two blocks are 65 blocks.
+TEST(BlocksNeeded, OfAWindowForEachChoiceAtMost) {
+  const KvFormat format{.block_tokens = 16, .window = 1000};
+  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 100, .answer_tokens = 16, .choices = 2}, format), 9u);
+  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 6000, .answer_tokens = 2000}, format), 65u);
+  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 6000, .answer_tokens = 16, .choices = 3}, format), 68u);
+  EXPECT_EQ(BlocksNeeded({.prompt_tokens = 6000, .answer_tokens = 2000, .choices = 3}, format),
+            195u);
 }
 
 // ---------------------------------------------------------------- milliseconds
