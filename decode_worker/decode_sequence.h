@@ -5,6 +5,8 @@
 
 #include "decode_worker/decode_job.h"
 #include "decode_worker/freeze_queue.h"
+#include "decode_worker/speculation/draft_context.h"
+#include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/sequence_draft.h"
 
 namespace penstock {
@@ -38,7 +40,9 @@ struct DecodeSequence {
   std::vector<uint32_t> tail;                 // the tokens held behind the prompt's full blocks
   std::vector<HandoffKey> freezes;            // that are in effect
   std::vector<uint32_t> guesses;              // behind last_token, that the next step checks
-  std::unique_ptr<SequenceDraft> draft = {};  // null: no speculation
+  Drafter drafter = Drafter::kNgram;          // of these guesses
+  std::unique_ptr<SequenceDraft> draft = {};  // null: no guesses from its own tokens
+  std::unique_ptr<DraftContext> context = {};  // in the draft model; null: there is none
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
   // True if the KV of `more` further tokens needs a further block.

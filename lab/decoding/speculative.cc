@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <future>
 #include <memory>
+#include <random>
 #include <thread>
 
 #include "decode_worker/decode_engine.h"
@@ -22,9 +24,29 @@ constexpr size_t kAnswerTokens = 64;
 constexpr int kBatches[] = {1, 2, 4, 8, 16};
 constexpr int32_t kDraftTokens = 8;  // the default of --max_draft_tokens
 constexpr int32_t kDraftRows = 64;
+constexpr int32_t kDraftStepTokens = 512;
+constexpr size_t kLongAnswerTokens = 256;
 constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
 using Tokens = std::vector<uint32_t>;
+
+// A tenth of TinyLlama-1.1B: 112 million weights.
+ModelConfig TenthShape() {
+  ModelConfig config = TinyLlamaShape();
+  config.layers = 10;
+  config.hidden = 768;
+  config.intermediate = 2048;
+  config.heads = 12;
+  return config;
+}
+
+// What guesses the answers of a run.
+struct Drafters {
+  bool ngrams = false;
+  DraftModel* model = nullptr;
+
+  bool any() const { return ngrams || model != nullptr; }
+};
 
 // Computes a step, and gives the script's next token the greatest logit of each row.
 class ScriptedRunner final : public ModelRunner {
@@ -32,6 +54,7 @@ class ScriptedRunner final : public ModelRunner {
   explicit ScriptedRunner(ModelRunner& runner) : runner_(runner) {}
 
   Tokens script;
+  std::vector<bool> wrong;  // by the token's place in the script; empty: none is
 
   int32_t vocab() const override { return runner_.vocab(); }
   KvLayout kv_layout() const override { return runner_.kv_layout(); }
@@ -42,13 +65,59 @@ class ScriptedRunner final : public ModelRunner {
     for (const SequenceStep& step : args.sequences) {
       if (!step.wants_logits) continue;
       const auto next = static_cast<size_t>(step.position) + step.tokens.size();
-      args.logits.row(row++)[script[std::min(next, script.size() - 1)]] = 1e6f;
+      args.logits.row(row++)[TokenAt(std::min(next, script.size() - 1))] = 1e6f;
     }
     return absl::OkStatus();
   }
 
  private:
+  uint32_t TokenAt(size_t place) const {
+    return !wrong.empty() && wrong[place] ? script[place] ^ 1 : script[place];
+  }
+
   ModelRunner& runner_;
+};
+
+// A draft model with random weights that computes every step, and then guesses a given share of the
+// script's tokens right, at random places.
+class BenchDraft {
+ public:
+  static absl::StatusOr<std::unique_ptr<BenchDraft>> Open(const Exec& exec, MatrixForms forms,
+                                                          size_t target_bytes) {
+    auto draft = std::unique_ptr<BenchDraft>(new BenchDraft(exec, forms));
+    KvLayout layout = draft->runner_.kv_layout();
+    ASSIGN_OR_RETURN(draft->pool_, BlockPool::Create(layout, kBlocks));
+    draft->model_ = std::make_unique<DraftModel>(
+        draft->scripted_, *draft->pool_, draft->clock_,
+        DraftModel::Options{.step_tokens = kDraftStepTokens,
+                            .vocab = draft->runner_.vocab(),
+                            .relative_cost = static_cast<double>(draft->weights_.bytes()) /
+                                             static_cast<double>(target_bytes)});
+    return draft;
+  }
+
+  void Guess(const Tokens& script, double share) {
+    scripted_.script = script;
+    scripted_.wrong.assign(script.size(), false);
+    const auto answer = scripted_.wrong.begin() + kPromptTokens;
+    const auto size = static_cast<double>(scripted_.wrong.end() - answer);
+    std::fill_n(answer, static_cast<std::ptrdiff_t>(std::lround(size * (1 - share))), true);
+    std::shuffle(answer, scripted_.wrong.end(), std::mt19937(1));
+  }
+  DraftModel& model() { return *model_; }
+
+ private:
+  BenchDraft(const Exec& exec, MatrixForms forms)
+      : weights_(RandomWeights(TenthShape(), 2, 0.02f, forms)),
+        runner_(weights_, exec, kDraftStepTokens),
+        scripted_(runner_) {}
+
+  SteadyClock clock_;
+  const Weights weights_;
+  TransformerRunner runner_;
+  ScriptedRunner scripted_;
+  std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<DraftModel> model_;
 };
 
 // The end of one session.
@@ -81,14 +150,20 @@ class Bench {
   }
 
   // Tokens per second of a batch of equal answers, all of which are the script's.
-  absl::StatusOr<double> Rate(const Tokens& script, int sequences, bool speculates) {
+  absl::StatusOr<double> Rate(const Tokens& script, int sequences, const Drafters& drafters) {
     runner_.script = script;
     DecodeEngine engine(
-        {.runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_, .clock = clock_},
+        {.runner = runner_,
+         .pool = *pool_,
+         .cache = *cache_,
+         .store = *store_,
+         .clock = clock_,
+         .draft = drafters.model},
         {.batch_max = 16,
          .sessions_max = 16,
-         .draft_tokens = speculates ? kDraftTokens : 0,
-         .draft_rows = speculates ? kDraftRows : 0});
+         .draft_tokens = drafters.any() ? kDraftTokens : 0,
+         .draft_rows = drafters.any() ? kDraftRows : 0,
+         .ngrams = drafters.ngrams});
     std::vector<std::shared_ptr<AnswerEnd>> ends;
     for (int i = 0; i < sequences; ++i) {
       ends.push_back(std::make_shared<AnswerEnd>());
@@ -105,7 +180,7 @@ class Bench {
       }
     }
     const double seconds = Milliseconds(clock_.Now() - begun) / 1000;
-    return static_cast<double>(ends.size() * (kAnswerTokens - 1)) / seconds;
+    return static_cast<double>(ends.size() * (script.size() - kPromptTokens - 1)) / seconds;
   }
 
  private:
@@ -119,12 +194,15 @@ class Bench {
     job.prompt_tokens = kPromptTokens;
     job.prompt = cache_->NameBlocks(std::to_string(number), job.tokens);
     job.sampling.temperature = 0;
-    job.stop.tokens_max = kAnswerTokens;
+    const size_t answer = script.size() - kPromptTokens;
+    job.stop.tokens_max = static_cast<int32_t>(answer);
     job.first.emplace_back().set_token(script[kPromptTokens]);
     const KvLayout layout = pool_->view().layout;
     const int64_t blocks = layout.BlocksFor(kPromptTokens);
     std::optional<BlockCredit> credit =
-        cache_->Reserve(blocks + DecodeGrowthBlocks(layout, kPromptTokens, kAnswerTokens, 1), 0);
+        cache_->Reserve(blocks + DecodeGrowthBlocks(layout, kPromptTokens,
+                                                    static_cast<int64_t>(answer), 1),
+                        0);
     if (!credit) return Internal("the pool is too small");
     job.blocks = credit->Take(blocks);
     job.growth = *std::move(credit);
@@ -139,11 +217,12 @@ class Bench {
 };
 
 // Tokens per second with guesses over those without, the best rounds of each.
-absl::StatusOr<double> Change(Bench& bench, const Tokens& script, int sequences, int rounds) {
+absl::StatusOr<double> Change(Bench& bench, const Tokens& script, int sequences,
+                              const Drafters& drafters, int rounds) {
   double with = 0, without = 0;
   for (int i = 0; i < rounds; ++i) {
-    ASSIGN_OR_RETURN(const double off, bench.Rate(script, sequences, false));
-    ASSIGN_OR_RETURN(const double on, bench.Rate(script, sequences, true));
+    ASSIGN_OR_RETURN(const double off, bench.Rate(script, sequences, {}));
+    ASSIGN_OR_RETURN(const double on, bench.Rate(script, sequences, drafters));
     without = std::max(without, off);
     with = std::max(with, on);
   }
@@ -162,8 +241,13 @@ absl::StatusOr<Tokens> TextTokens(const SpeculativeBenchOptions& options) {
     return InvalidArgument("{} has {} tokens; the suite needs {}", options.text, tokens.size(),
                            2 * kPromptTokens);
   }
-  tokens.resize(kPromptTokens + kAnswerTokens);
+  tokens.resize(kPromptTokens + kLongAnswerTokens);
   return tokens;
+}
+
+Tokens Short(Tokens text) {
+  text.resize(kPromptTokens + kAnswerTokens);
+  return text;
 }
 
 Tokens Repeated(Tokens text) {
@@ -173,6 +257,55 @@ Tokens Repeated(Tokens text) {
     if (i % 24 == 23) token ^= 1;
   }
   return text;
+}
+
+using Progress = std::function<void(const std::string&)>;
+
+// A row for each batch, and one for the worst of them.
+absl::Status AddBatches(Bench& bench, const Tokens& text, const Drafters& drafters,
+                        const std::string& name, int rounds, const Progress& progress,
+                        std::vector<BenchRow>& rows) {
+  double worst = 0;
+  for (const int sequences : kBatches) {
+    progress(fmt::format("{}: a batch of {}", name, sequences));
+    ASSIGN_OR_RETURN(const double change, Change(bench, text, sequences, drafters, rounds));
+    rows.push_back(
+        {fmt::format("{}_change_b{}", name, sequences), change, "x", 0.97, change / 0.97});
+    worst = worst == 0 ? change : std::min(worst, change);
+  }
+  rows.push_back({name == "ngram" ? "worst_change" : name + "_worst_change", worst, "x", 0.97,
+                  worst / 0.97});
+  return absl::OkStatus();
+}
+
+absl::Status AddNgramRows(Bench& bench, const Tokens& text, int rounds, const Progress& progress,
+                          std::vector<BenchRow>& rows) {
+  progress("a text that repeats");
+  const Drafters ngrams{.ngrams = true, .model = nullptr};
+  ASSIGN_OR_RETURN(const double speedup, Change(bench, Repeated(text), 1, ngrams, rounds));
+  rows.push_back({"ngram_speedup_b1", speedup, "x", 1.8, speedup / 1.8});
+  return AddBatches(bench, text, ngrams, "ngram", rounds, progress, rows);
+}
+
+absl::Status AddModelRows(Bench& bench, const Tokens& text, const Exec& exec, size_t target_bytes,
+                          int rounds, const Progress& progress, std::vector<BenchRow>& rows) {
+  for (const bool four_bits : {false, true}) {
+    const std::string name = four_bits ? "draft_model_int4" : "draft_model";
+    progress(fmt::format("{}: building random weights of a tenth of the size", name));
+    ASSIGN_OR_RETURN(const auto draft,
+                     BenchDraft::Open(exec, FormsOf(four_bits ? WeightPolicy::kInt4 : WeightPolicy::kCheckpoint), target_bytes));
+    const Drafters drafters{.ngrams = false, .model = &draft->model()};
+    draft->Guess(text, 0.7);
+    ASSIGN_OR_RETURN(const double speedup, Change(bench, text, 1, drafters, rounds));
+    rows.push_back({name + "_speedup_b1", speedup, "x", 1.6, speedup / 1.6});
+    if (four_bits) continue;
+    draft->Guess(Short(text), 0.7);
+    RETURN_IF_ERROR(AddBatches(bench, Short(text), drafters, name, rounds, progress, rows));
+    draft->Guess(text, 0.1);
+    ASSIGN_OR_RETURN(const double change, Change(bench, text, 1, drafters, rounds));
+    rows.push_back({"bad_draft_model_change_b1", change, "x", 0.97, change / 0.97});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -189,17 +322,9 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   const Weights weights = RandomWeights(TinyLlamaShape(), 1);
   TransformerRunner runner(weights, exec, 16 + kDraftRows);
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
-  progress("a text that repeats");
-  ASSIGN_OR_RETURN(const double speedup, Change(*bench, Repeated(text), 1, options.rounds));
-  std::vector<BenchRow> rows = {{"ngram_speedup_b1", speedup, "x", 1.8, speedup / 1.8}};
-  double worst = 0;
-  for (const int sequences : kBatches) {
-    progress(fmt::format("a batch of {}", sequences));
-    ASSIGN_OR_RETURN(const double change, Change(*bench, text, sequences, options.rounds));
-    rows.push_back({fmt::format("ngram_change_b{}", sequences), change, "x", 0.97, change / 0.97});
-    worst = worst == 0 ? change : std::min(worst, change);
-  }
-  rows.push_back({"worst_change", worst, "x", 0.97, worst / 0.97});
+  std::vector<BenchRow> rows;
+  RETURN_IF_ERROR(AddNgramRows(*bench, Short(text), options.rounds, progress, rows));
+  RETURN_IF_ERROR(AddModelRows(*bench, text, exec, weights.bytes(), options.rounds, progress, rows));
   return rows;
 }
 

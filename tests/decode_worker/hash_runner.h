@@ -36,8 +36,11 @@ inline uint32_t NextHashToken(uint64_t hash, uint32_t last, bool repeats) {
 class HashRunner final : public ModelRunner {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
+  std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool repeats = false;
+  int errs_at = 0;  // wrong tokens behind positions that are multiples of this; 0: none
+  int32_t most_tokens = 0;  // of a step so far
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
@@ -47,6 +50,7 @@ class HashRunner final : public ModelRunner {
 
   absl::Status Step(const StepArgs& args) override {
     if (before_step) before_step();
+    if (fails && fails()) return Internal("the step fails, as the test wants");
     for (const SequenceStep& step : args.sequences) {
       const auto bad = [](uint32_t token) { return token >= kHashVocab; };
       if (std::any_of(step.tokens.begin(), step.tokens.end(), bad)) {
@@ -54,16 +58,19 @@ class HashRunner final : public ModelRunner {
       }
     }
     int64_t row = 0;
+    int32_t tokens = 0;
     auto draw = args.drawn.begin();
     for (const SequenceStep& step : args.sequences) {
+      tokens += static_cast<int32_t>(step.tokens.size());
       uint64_t hash = 0;
       for (size_t i = 0; i < step.tokens.size(); ++i) {
         const int32_t position = step.position + static_cast<int32_t>(i);
         hash = MixHash(Before(args.kv, step, position), step.tokens[i]);
         HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
       }
+      const uint32_t next = Next(step, hash);
       for (size_t i = 0; i < step.draws.size(); ++i) {
-        *draw++ = {.id = NextHashToken(hash, step.tokens.back(), repeats),
+        *draw++ = {.id = next,
                    .max = 0,
                    .total_mass = uint64_t{1} << kMassBits};
       }
@@ -71,13 +78,20 @@ class HashRunner final : public ModelRunner {
       if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
       std::fill_n(logits, kHashVocab, 0.0f);
-      logits[NextHashToken(hash, step.tokens.back(), repeats)] = 10;
+      logits[next] = 10;
     }
     given += row;
+    most_tokens = std::max(most_tokens, tokens);
     return absl::OkStatus();
   }
 
  private:
+  uint32_t Next(const SequenceStep& step, uint64_t hash) const {
+    const uint32_t next = NextHashToken(hash, step.tokens.back(), repeats);
+    const int32_t last = step.position + static_cast<int32_t>(step.tokens.size()) - 1;
+    return errs_at > 0 && last % errs_at == 0 ? (next + 1) % kHashVocab : next;
+  }
+
   // The hash of every slot before `position`, so that each of them must be right.
   static uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) {
     uint64_t all = 0;
