@@ -49,7 +49,8 @@ void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const D
     DecodeSequence& sequence = sequences_.at(batch[i]);
     const DraftChoice& choice = wish.choices[i];
     if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
-    const double saved = wish.saved * TokensToCome(sequence) * step / static_cast<double>(batch.size());
+    const double saved =
+        wish.saved * TokensToCome(sequence) * step / static_cast<double>(batch.size());
     if (saved < kMargin * draft_->CatchUpSeconds(*sequence.context, cost_)) continue;
     if (!BeginCatchUp(sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
@@ -77,7 +78,8 @@ bool DecodeEngine::BeginCatchUp(DecodeSequence& sequence) {
       longest = other.context.get();
     }
   }
-  if (longest != nullptr && longest->computed() > 0) draft_->SharePrompt(*sequence.context, *longest);
+  if (longest != nullptr && longest->computed() > 0)
+    draft_->SharePrompt(*sequence.context, *longest);
   return true;
 }
 

@@ -81,7 +81,8 @@ class DecodeRole final : public EngineRole {
     const auto ngrams = static_cast<uint64_t>(engine_.drafted(Drafter::kNgram));
     const auto right_ngrams = static_cast<uint64_t>(engine_.accepted(Drafter::kNgram));
     state->set_draft_model_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kModel)));
-    state->set_draft_model_tokens_accepted(static_cast<uint64_t>(engine_.accepted(Drafter::kModel)));
+    state->set_draft_model_tokens_accepted(
+        static_cast<uint64_t>(engine_.accepted(Drafter::kModel)));
     state->set_draft_tokens(ngrams + state->draft_model_tokens());
     state->set_draft_tokens_accepted(right_ngrams + state->draft_model_tokens_accepted());
   }

@@ -47,8 +47,8 @@ void DraftContext::Release() {
 }
 
 bool DraftContext::Reserve(size_t tokens, BlockPool& pool) {
-  const auto wanted = static_cast<size_t>(
-      pool.view().layout.BlocksFor(static_cast<int64_t>(tokens)));
+  const auto wanted =
+      static_cast<size_t>(pool.view().layout.BlocksFor(static_cast<int64_t>(tokens)));
   if (wanted <= blocks_.size()) return true;
   auto credit = pool.Reserve(static_cast<int64_t>(wanted - blocks_.size()));
   if (!credit.ok()) return false;

@@ -36,8 +36,9 @@ double AddRows(std::vector<Bid>& bids, double seconds, int32_t rows_max,
 
 // The drafter of each sequence where the draft model costs nothing: that with the better guesses.
 DraftChoice FirstChoice(const DraftOffers& offers, const DraftCosts& costs) {
-  const bool model = costs.model != nullptr && offers.model.tokens > 0 &&
-                     (offers.ngram.tokens == 0 || offers.ngram.acceptance < offers.model.acceptance);
+  const bool model =
+      costs.model != nullptr && offers.model.tokens > 0 &&
+      (offers.ngram.tokens == 0 || offers.ngram.acceptance < offers.model.acceptance);
   return {.drafter = model ? Drafter::kModel : Drafter::kNgram, .tokens = 0};
 }
 

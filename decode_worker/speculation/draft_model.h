@@ -30,8 +30,8 @@ class DraftModel {
   static constexpr uint32_t kPendingMax = 8;
 
   struct Options {
-    int32_t step_tokens = 512;  // maximum of one step of the runner
-    int32_t vocab = 0;          // the target's: no other token is guessed
+    int32_t step_tokens = 512;   // maximum of one step of the runner
+    int32_t vocab = 0;           // the target's: no other token is guessed
     double relative_cost = 0.1;  // of its step to the target's, until steps were measured
   };
   // `runner`, `pool` and `clock` outlive it.
@@ -74,7 +74,7 @@ class DraftModel {
   static constexpr double kWindow = 256;  // guesses
   static constexpr double kFadeSteps = 1024;
   static constexpr int kForgetSteps = 1024;
-  static constexpr size_t kRoomTokens = 64;  // behind a sequence whose KV is begun
+  static constexpr size_t kRoomTokens = 64;    // behind a sequence whose KV is begun
   static constexpr double kCatchUpLeast = 16;  // tokens in a step
 
   double CatchUpSecondsPerToken(const StepCost& target) const;

@@ -152,18 +152,17 @@ class Bench {
   // Tokens per second of a batch of equal answers, all of which are the script's.
   absl::StatusOr<double> Rate(const Tokens& script, int sequences, const Drafters& drafters) {
     runner_.script = script;
-    DecodeEngine engine(
-        {.runner = runner_,
-         .pool = *pool_,
-         .cache = *cache_,
-         .store = *store_,
-         .clock = clock_,
-         .draft = drafters.model},
-        {.batch_max = 16,
-         .sessions_max = 16,
-         .draft_tokens = drafters.any() ? kDraftTokens : 0,
-         .draft_rows = drafters.any() ? kDraftRows : 0,
-         .ngrams = drafters.ngrams});
+    DecodeEngine engine({.runner = runner_,
+                         .pool = *pool_,
+                         .cache = *cache_,
+                         .store = *store_,
+                         .clock = clock_,
+                         .draft = drafters.model},
+                        {.batch_max = 16,
+                         .sessions_max = 16,
+                         .draft_tokens = drafters.any() ? kDraftTokens : 0,
+                         .draft_rows = drafters.any() ? kDraftRows : 0,
+                         .ngrams = drafters.ngrams});
     std::vector<std::shared_ptr<AnswerEnd>> ends;
     for (int i = 0; i < sequences; ++i) {
       ends.push_back(std::make_shared<AnswerEnd>());
@@ -199,10 +198,8 @@ class Bench {
     job.first.emplace_back().set_token(script[kPromptTokens]);
     const KvLayout layout = pool_->view().layout;
     const int64_t blocks = layout.BlocksFor(kPromptTokens);
-    std::optional<BlockCredit> credit =
-        cache_->Reserve(blocks + DecodeGrowthBlocks(layout, kPromptTokens,
-                                                    static_cast<int64_t>(answer), 1),
-                        0);
+    std::optional<BlockCredit> credit = cache_->Reserve(
+        blocks + DecodeGrowthBlocks(layout, kPromptTokens, static_cast<int64_t>(answer), 1), 0);
     if (!credit) return Internal("the pool is too small");
     job.blocks = credit->Take(blocks);
     job.growth = *std::move(credit);
@@ -273,8 +270,8 @@ absl::Status AddBatches(Bench& bench, const Tokens& text, const Drafters& drafte
         {fmt::format("{}_change_b{}", name, sequences), change, "x", 0.97, change / 0.97});
     worst = worst == 0 ? change : std::min(worst, change);
   }
-  rows.push_back({name == "ngram" ? "worst_change" : name + "_worst_change", worst, "x", 0.97,
-                  worst / 0.97});
+  rows.push_back(
+      {name == "ngram" ? "worst_change" : name + "_worst_change", worst, "x", 0.97, worst / 0.97});
   return absl::OkStatus();
 }
 
@@ -292,8 +289,10 @@ absl::Status AddModelRows(Bench& bench, const Tokens& text, const Exec& exec, si
   for (const bool four_bits : {false, true}) {
     const std::string name = four_bits ? "draft_model_int4" : "draft_model";
     progress(fmt::format("{}: building random weights of a tenth of the size", name));
-    ASSIGN_OR_RETURN(const auto draft,
-                     BenchDraft::Open(exec, FormsOf(four_bits ? WeightPolicy::kInt4 : WeightPolicy::kCheckpoint), target_bytes));
+    ASSIGN_OR_RETURN(
+        const auto draft,
+        BenchDraft::Open(exec, FormsOf(four_bits ? WeightPolicy::kInt4 : WeightPolicy::kCheckpoint),
+                         target_bytes));
     const Drafters drafters{.ngrams = false, .model = &draft->model()};
     draft->Guess(text, 0.7);
     ASSIGN_OR_RETURN(const double speedup, Change(bench, text, 1, drafters, rounds));
@@ -324,7 +323,8 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
   std::vector<BenchRow> rows;
   RETURN_IF_ERROR(AddNgramRows(*bench, Short(text), options.rounds, progress, rows));
-  RETURN_IF_ERROR(AddModelRows(*bench, text, exec, weights.bytes(), options.rounds, progress, rows));
+  RETURN_IF_ERROR(
+      AddModelRows(*bench, text, exec, weights.bytes(), options.rounds, progress, rows));
   return rows;
 }
 

@@ -39,7 +39,7 @@ class HashRunner final : public ModelRunner {
   std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool repeats = false;
-  int errs_at = 0;  // wrong tokens behind positions that are multiples of this; 0: none
+  int errs_at = 0;          // wrong tokens behind positions that are multiples of this; 0: none
   int32_t most_tokens = 0;  // of a step so far
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
@@ -70,9 +70,7 @@ class HashRunner final : public ModelRunner {
       }
       const uint32_t next = Next(step, hash);
       for (size_t i = 0; i < step.draws.size(); ++i) {
-        *draw++ = {.id = next,
-                   .max = 0,
-                   .total_mass = uint64_t{1} << kMassBits};
+        *draw++ = {.id = next, .max = 0, .total_mass = uint64_t{1} << kMassBits};
       }
       drawn += static_cast<int64_t>(step.draws.size());
       if (!step.wants_logits) continue;

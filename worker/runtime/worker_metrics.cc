@@ -109,7 +109,8 @@ struct WorkerMetrics {
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
-    const uint64_t checked = state.draft_model_tokens(), right = state.draft_model_tokens_accepted();
+    const uint64_t checked = state.draft_model_tokens(),
+                   right = state.draft_model_tokens_accepted();
     ngram.Show(state.draft_tokens() - checked, state.draft_tokens_accepted() - right);
     draft_model.Show(checked, right);
     ShowProgress();

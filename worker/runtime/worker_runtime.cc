@@ -14,11 +14,11 @@
 namespace penstock {
 namespace {
 
-void LogLoaded(const char* event, const ModelHost::Options& options, const ModelStart& start,
-               Duration took) {
+void LogLoaded(const ModelHost::Options& options, const ModelStart& start, Duration took) {
   const double gigabytes = static_cast<double>(start.weight_bytes) / 1e9;
-  Log(LogLevel::kInfo, event,
-      {{"device", options.device},
+  Log(LogLevel::kInfo, "model_loaded",
+      {{"model", options.model},
+       {"device", options.device},
        {"seconds", std::chrono::duration<double>(took).count()},
        {"check_seconds", start.check_s},
        {"load_seconds", start.load_s},
@@ -65,11 +65,11 @@ absl::Status WorkerRuntime::OpenParts() {
 absl::Status WorkerRuntime::OpenModels() {
   TimePoint begin = clock_.Now();
   ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
-  LogLoaded("model_loaded", options_.model, host_->start, clock_.Now() - begin);
+  LogLoaded(options_.model, host_->start, clock_.Now() - begin);
   if (options_.draft.model.empty()) return absl::OkStatus();
   begin = clock_.Now();
   ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, options_.model, *host_));
-  LogLoaded("draft_model_loaded", options_.draft, draft_host_->start, clock_.Now() - begin);
+  LogLoaded(options_.draft, draft_host_->start, clock_.Now() - begin);
   return absl::OkStatus();
 }
 

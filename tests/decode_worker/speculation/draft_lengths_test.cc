@@ -152,8 +152,10 @@ TEST(DraftLengths, SequencesShareTheDraftModelsStep) {
 TEST(DraftLengths, TheBetterGuessIsChecked) {
   const StepCost target = CostOf(20, 0.5), model = CostOf(0.4, 0.01), dear = CostOf(30, 0.5);
   std::vector<DraftOffers> offers(3);
-  offers[0] = {.ngram = {.tokens = 8, .acceptance = 0.9}, .model = {.tokens = 8, .acceptance = 0.7}};
-  offers[1] = {.ngram = {.tokens = 8, .acceptance = 0.3}, .model = {.tokens = 8, .acceptance = 0.7}};
+  offers[0] = {.ngram = {.tokens = 8, .acceptance = 0.9},
+               .model = {.tokens = 8, .acceptance = 0.7}};
+  offers[1] = {.ngram = {.tokens = 8, .acceptance = 0.3},
+               .model = {.tokens = 8, .acceptance = 0.7}};
   offers[2] = {.ngram = {.tokens = 8, .acceptance = 0.4}, .model = {}};
   const auto plan = ChooseDrafts(offers, {.target = target, .model = &model}, 64);
   EXPECT_EQ(plan.choices[0].drafter, Drafter::kNgram);
