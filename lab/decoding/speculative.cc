@@ -258,53 +258,68 @@ Tokens Repeated(Tokens text) {
 
 using Progress = std::function<void(const std::string&)>;
 
-// A row for each batch, and one for the worst of them.
-absl::Status AddBatches(Bench& bench, const Tokens& text, const Drafters& drafters,
-                        const std::string& name, int rounds, const Progress& progress,
-                        std::vector<BenchRow>& rows) {
-  double worst = 0;
-  for (const int sequences : kBatches) {
-    progress(fmt::format("{}: a batch of {}", name, sequences));
-    ASSIGN_OR_RETURN(const double change, Change(bench, text, sequences, drafters, rounds));
-    rows.push_back(
-        {fmt::format("{}_change_b{}", name, sequences), change, "x", 0.97, change / 0.97});
-    worst = worst == 0 ? change : std::min(worst, change);
-  }
-  rows.push_back(
-      {name == "ngram" ? "worst_change" : name + "_worst_change", worst, "x", 0.97, worst / 0.97});
-  return absl::OkStatus();
-}
+// Measures the rows of one report.
+class Rows {
+ public:
+  Rows(Bench& bench, int rounds, const Progress& progress)
+      : bench_(bench), rounds_(rounds), progress_(progress) {}
 
-absl::Status AddNgramRows(Bench& bench, const Tokens& text, int rounds, const Progress& progress,
-                          std::vector<BenchRow>& rows) {
-  progress("a text that repeats");
+  // Returns the change.
+  absl::StatusOr<double> Add(const std::string& name, double goal, const Tokens& script,
+                             int sequences, const Drafters& drafters) {
+    ASSIGN_OR_RETURN(const double change, Change(bench_, script, sequences, drafters, rounds_));
+    Put(name, change, goal);
+    return change;
+  }
+  // A row for each batch, and one for the worst of them.
+  absl::Status AddBatches(const std::string& prefix, const std::string& worst_name,
+                          const Tokens& script, const Drafters& drafters) {
+    double worst = 0;
+    for (const int sequences : kBatches) {
+      ASSIGN_OR_RETURN(const double change, Add(fmt::format("{}_change_b{}", prefix, sequences),
+                                                0.97, script, sequences, drafters));
+      worst = worst == 0 ? change : std::min(worst, change);
+    }
+    Put(worst_name, worst, 0.97);
+    return absl::OkStatus();
+  }
+  std::vector<BenchRow> Take() { return std::move(rows_); }
+
+ private:
+  void Put(const std::string& name, double value, double goal) {
+    progress_(fmt::format("{} {:.3f}", name, value));
+    rows_.push_back({name, value, "x", goal, value / goal});
+  }
+
+  Bench& bench_;
+  const int rounds_;
+  const Progress& progress_;
+  std::vector<BenchRow> rows_;
+};
+
+absl::Status MeasureNgrams(const Tokens& text, Rows& rows) {
   const Drafters ngrams{.ngrams = true, .model = nullptr};
-  ASSIGN_OR_RETURN(const double speedup, Change(bench, Repeated(text), 1, ngrams, rounds));
-  rows.push_back({"ngram_speedup_b1", speedup, "x", 1.8, speedup / 1.8});
-  return AddBatches(bench, text, ngrams, "ngram", rounds, progress, rows);
+  RETURN_IF_ERROR(rows.Add("ngram_speedup_b1", 1.8, Repeated(text), 1, ngrams).status());
+  return rows.AddBatches("ngram", "worst_change", text, ngrams);
 }
 
-absl::Status AddModelRows(Bench& bench, const Tokens& text, const Exec& exec, size_t target_bytes,
-                          int rounds, const Progress& progress, std::vector<BenchRow>& rows) {
-  for (const bool four_bits : {false, true}) {
-    const std::string name = four_bits ? "draft_model_int4" : "draft_model";
-    progress(fmt::format("{}: building random weights of a tenth of the size", name));
-    ASSIGN_OR_RETURN(
-        const auto draft,
-        BenchDraft::Open(exec, FormsOf(four_bits ? WeightPolicy::kInt4 : WeightPolicy::kCheckpoint),
-                         target_bytes));
-    const Drafters drafters{.ngrams = false, .model = &draft->model()};
-    draft->Guess(text, 0.7);
-    ASSIGN_OR_RETURN(const double speedup, Change(bench, text, 1, drafters, rounds));
-    rows.push_back({name + "_speedup_b1", speedup, "x", 1.6, speedup / 1.6});
-    if (four_bits) continue;
-    draft->Guess(Short(text), 0.7);
-    RETURN_IF_ERROR(AddBatches(bench, Short(text), drafters, name, rounds, progress, rows));
-    draft->Guess(text, 0.1);
-    ASSIGN_OR_RETURN(const double change, Change(bench, text, 1, drafters, rounds));
-    rows.push_back({"bad_draft_model_change_b1", change, "x", 0.97, change / 0.97});
-  }
-  return absl::OkStatus();
+// Long answers: the draft model computes their prompt, too.
+absl::Status MeasureModel(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  const Drafters drafters{.ngrams = false, .model = &draft.model()};
+  draft.Guess(text, 0.7);
+  RETURN_IF_ERROR(rows.Add("draft_model_speedup_b1", 1.6, text, 1, drafters).status());
+  draft.Guess(Short(text), 0.7);
+  RETURN_IF_ERROR(
+      rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters));
+  draft.Guess(text, 0.1);
+  return rows.Add("bad_draft_model_change_b1", 0.97, text, 1, drafters).status();
+}
+
+absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  draft.Guess(text, 0.7);
+  return rows
+      .Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.ngrams = false, .model = &draft.model()})
+      .status();
 }
 
 }  // namespace
@@ -321,11 +336,17 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   const Weights weights = RandomWeights(TinyLlamaShape(), 1);
   TransformerRunner runner(weights, exec, 16 + kDraftRows);
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
-  std::vector<BenchRow> rows;
-  RETURN_IF_ERROR(AddNgramRows(*bench, Short(text), options.rounds, progress, rows));
-  RETURN_IF_ERROR(
-      AddModelRows(*bench, text, exec, weights.bytes(), options.rounds, progress, rows));
-  return rows;
+  Rows rows(*bench, options.rounds, progress);
+  RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
+  const auto open = [&](WeightPolicy weights_form) {
+    progress("building random weights of a tenth of the size");
+    return BenchDraft::Open(exec, FormsOf(weights_form), weights.bytes());
+  };
+  ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
+  RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
+  ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
+  RETURN_IF_ERROR(MeasureInt4(text, *four_bits, rows));
+  return rows.Take();
 }
 
 }  // namespace penstock

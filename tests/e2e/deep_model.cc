@@ -4,29 +4,15 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <sstream>
 
 #include "base/check.h"
 #include "tests/support/environment.h"
+#include "tests/support/files.h"
 
 namespace penstock {
 namespace {
 
 using Json = nlohmann::json;
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  PENSTOCK_CHECK(file.good());
-  std::ostringstream bytes;
-  bytes << file.rdbuf();
-  return bytes.str();
-}
-
-void WriteFile(const std::string& path, const std::string& bytes) {
-  std::ofstream file(path, std::ios::binary);
-  file << bytes;
-  PENSTOCK_CHECK(file.good());
-}
 
 // A safetensors file: the length of a header, the header, and the tensors.
 class Tensors {
@@ -75,8 +61,10 @@ void WriteDeepModel(const std::string& folder, int layers) {
     tensors.AddIdleLayer(layer);
   }
   config["num_hidden_layers"] = layers;
-  WriteFile(folder + "/config.json", config.dump());
-  WriteFile(folder + "/model.safetensors", tensors.Bytes());
+  std::ofstream(folder + "/config.json") << config.dump();
+  std::ofstream weights(folder + "/model.safetensors", std::ios::binary);
+  weights << tensors.Bytes();
+  PENSTOCK_CHECK(weights.good());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     std::filesystem::copy_file(ModelFolder() + "/" + name, folder + "/" + name);
   }

@@ -150,7 +150,7 @@ TEST_F(DraftModelTest, FollowsASequenceToAnotherWorker) {
   for (const int signal : {SIGKILL, SIGTERM}) {
     Cluster cluster(Workers({}));
     TestRequest request = MakeRequest(150, local.vocab(), 34, 200);
-    request.sampling.seed = 5;
+    request.sampling = {.temperature = signal == SIGKILL ? 0.0f : 0.4f, .seed = 5};
     bool ended = false;
     const auto end_one = [&](const TestAnswer& so_far) {
       if (ended || so_far.tokens[0].size() < 20) return;
