@@ -71,15 +71,12 @@ double DecodeEngine::TokensToCome(const DecodeSequence& sequence) {
 bool DecodeEngine::BeginCatchUp(DecodeSequence& sequence) {
   if (sequence.context->computed() > 0) return true;
   if (!draft_->HasRoom(*sequence.context)) return false;
-  const DraftContext* longest = nullptr;
+  const DraftContext* longest = sequence.context.get();
   for (const auto& [id, other] : sequences_) {
-    if (other.session != sequence.session || other.context == nullptr) continue;
-    if (longest == nullptr || other.context->computed() > longest->computed()) {
-      longest = other.context.get();
-    }
+    if (other.session != sequence.session) continue;
+    if (other.context->computed() > longest->computed()) longest = other.context.get();
   }
-  if (longest != nullptr && longest->computed() > 0)
-    draft_->SharePrompt(*sequence.context, *longest);
+  if (longest->computed() > 0) draft_->SharePrompt(*sequence.context, *longest);
   return true;
 }
 

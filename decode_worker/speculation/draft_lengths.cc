@@ -42,38 +42,51 @@ DraftChoice FirstChoice(const DraftOffers& offers, const DraftCosts& costs) {
   return {.drafter = model ? Drafter::kModel : Drafter::kNgram, .tokens = 0};
 }
 
+bool ByModel(const DraftChoice& choice) { return choice.drafter == Drafter::kModel; }
+
+// The bids of `choices`. The draft model's sequences share the time of its step.
+std::vector<Bid> BidsOf(std::span<const DraftOffers> offers, std::span<const DraftChoice> choices,
+                        const DraftCosts& costs) {
+  const auto sharers = std::ranges::count_if(choices, ByModel);
+  const double share =
+      sharers == 0 ? 0 : costs.model->Seconds(sharers) / static_cast<double>(sharers);
+  std::vector<Bid> bids;
+  for (size_t i = 0; i < offers.size(); ++i) {
+    const DraftOffer& offer = ByModel(choices[i]) ? offers[i].model : offers[i].ngram;
+    bids.push_back({.offer = offer,
+                    .seconds = costs.target.SecondsPerRow() + (ByModel(choices[i]) ? share : 0),
+                    .gain = offer.tokens > 0 ? offer.acceptance : 0});
+  }
+  return bids;
+}
+
+// Sequences whose guesses by the draft model do not pay give up their share. Returns true if there
+// are any.
+bool DropUnpaid(std::vector<DraftChoice>& choices) {
+  bool any = false;
+  for (DraftChoice& choice : choices) {
+    if (!ByModel(choice) || choice.tokens > 0) continue;
+    choice.drafter = Drafter::kNgram;
+    any = true;
+  }
+  return any;
+}
+
 }  // namespace
 
-// The sequences of one step of the draft model share its cost. So those for which it does not pay
-// drop out, and the choice is made again among fewer, until the rest is worth it.
+// Where a sequence drops out of the draft model's step, the choice is made again among the others,
+// whose shares have grown.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max) {
   DraftPlan plan;
   if (offers.empty()) return plan;
   for (const DraftOffers& offer : offers) plan.choices.push_back(FirstChoice(offer, costs));
   const double seconds = costs.target.Seconds(static_cast<int64_t>(offers.size()));
-  const auto by_model = [](const DraftChoice& choice) { return choice.drafter == Drafter::kModel; };
-  for (bool again = true; again;) {
-    const auto sharers = std::ranges::count_if(plan.choices, by_model);
-    const double share =
-        sharers == 0 ? 0 : costs.model->Seconds(sharers) / static_cast<double>(sharers);
-    std::vector<Bid> bids;
-    for (size_t i = 0; i < offers.size(); ++i) {
-      const bool model = by_model(plan.choices[i]);
-      const DraftOffer& offer = model ? offers[i].model : offers[i].ngram;
-      bids.push_back({.offer = offer,
-                      .seconds = costs.target.SecondsPerRow() + (model ? share : 0),
-                      .gain = offer.tokens > 0 ? offer.acceptance : 0});
-      plan.choices[i].tokens = 0;
-    }
+  do {
+    std::vector<Bid> bids = BidsOf(offers, plan.choices, costs);
+    for (DraftChoice& choice : plan.choices) choice.tokens = 0;
     plan.saved = AddRows(bids, seconds, rows_max, plan.choices);
-    again = false;
-    for (DraftChoice& choice : plan.choices) {
-      if (!by_model(choice) || choice.tokens > 0) continue;
-      choice.drafter = Drafter::kNgram;
-      again = true;
-    }
-  }
+  } while (DropUnpaid(plan.choices));
   return plan;
 }
 

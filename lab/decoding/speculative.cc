@@ -3,15 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <future>
 #include <memory>
-#include <random>
 #include <thread>
 
 #include "decode_worker/decode_engine.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lab/decoding/scripted_models.h"
 #include "lab/micro/kernels_model.h"
 #include "model/forward/transformer_runner.h"
 #include "model/tokenizer/tokenizer.h"
@@ -24,21 +23,10 @@ constexpr size_t kAnswerTokens = 64;
 constexpr int kBatches[] = {1, 2, 4, 8, 16};
 constexpr int32_t kDraftTokens = 8;  // the default of --max_draft_tokens
 constexpr int32_t kDraftRows = 64;
-constexpr int32_t kDraftStepTokens = 512;
 constexpr size_t kLongAnswerTokens = 256;
 constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
-using Tokens = std::vector<uint32_t>;
-
-// A tenth of TinyLlama-1.1B: 112 million weights.
-ModelConfig TenthShape() {
-  ModelConfig config = TinyLlamaShape();
-  config.layers = 10;
-  config.hidden = 768;
-  config.intermediate = 2048;
-  config.heads = 12;
-  return config;
-}
+using Tokens = ScriptedRunner::Tokens;
 
 // What guesses the answers of a run.
 struct Drafters {
@@ -46,78 +34,6 @@ struct Drafters {
   DraftModel* model = nullptr;
 
   bool any() const { return ngrams || model != nullptr; }
-};
-
-// Computes a step, and gives the script's next token the greatest logit of each row.
-class ScriptedRunner final : public ModelRunner {
- public:
-  explicit ScriptedRunner(ModelRunner& runner) : runner_(runner) {}
-
-  Tokens script;
-  std::vector<bool> wrong;  // by the token's place in the script; empty: none is
-
-  int32_t vocab() const override { return runner_.vocab(); }
-  KvLayout kv_layout() const override { return runner_.kv_layout(); }
-  int32_t max_position() const override { return runner_.max_position(); }
-  absl::Status Step(const StepArgs& args) override {
-    RETURN_IF_ERROR(runner_.Step(args));
-    int64_t row = 0;
-    for (const SequenceStep& step : args.sequences) {
-      if (!step.wants_logits) continue;
-      const auto next = static_cast<size_t>(step.position) + step.tokens.size();
-      args.logits.row(row++)[TokenAt(std::min(next, script.size() - 1))] = 1e6f;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  uint32_t TokenAt(size_t place) const {
-    return !wrong.empty() && wrong[place] ? script[place] ^ 1 : script[place];
-  }
-
-  ModelRunner& runner_;
-};
-
-// A draft model with random weights that computes every step, and then guesses a given share of the
-// script's tokens right, at random places.
-class BenchDraft {
- public:
-  static absl::StatusOr<std::unique_ptr<BenchDraft>> Open(const Exec& exec, MatrixForms forms,
-                                                          size_t target_bytes) {
-    auto draft = std::unique_ptr<BenchDraft>(new BenchDraft(exec, forms));
-    KvLayout layout = draft->runner_.kv_layout();
-    ASSIGN_OR_RETURN(draft->pool_, BlockPool::Create(layout, kBlocks));
-    draft->model_ = std::make_unique<DraftModel>(
-        draft->scripted_, *draft->pool_, draft->clock_,
-        DraftModel::Options{.step_tokens = kDraftStepTokens,
-                            .vocab = draft->runner_.vocab(),
-                            .relative_cost = static_cast<double>(draft->weights_.bytes()) /
-                                             static_cast<double>(target_bytes)});
-    return draft;
-  }
-
-  void Guess(const Tokens& script, double share) {
-    scripted_.script = script;
-    scripted_.wrong.assign(script.size(), false);
-    const auto answer = scripted_.wrong.begin() + kPromptTokens;
-    const auto size = static_cast<double>(scripted_.wrong.end() - answer);
-    std::fill_n(answer, static_cast<std::ptrdiff_t>(std::lround(size * (1 - share))), true);
-    std::shuffle(answer, scripted_.wrong.end(), std::mt19937(1));
-  }
-  DraftModel& model() { return *model_; }
-
- private:
-  BenchDraft(const Exec& exec, MatrixForms forms)
-      : weights_(RandomWeights(TenthShape(), 2, 0.02f, forms)),
-        runner_(weights_, exec, kDraftStepTokens),
-        scripted_(runner_) {}
-
-  SteadyClock clock_;
-  const Weights weights_;
-  TransformerRunner runner_;
-  ScriptedRunner scripted_;
-  std::unique_ptr<BlockPool> pool_;
-  std::unique_ptr<DraftModel> model_;
 };
 
 // The end of one session.
@@ -306,17 +222,17 @@ absl::Status MeasureNgrams(const Tokens& text, Rows& rows) {
 // Long answers: the draft model computes their prompt, too.
 absl::Status MeasureModel(const Tokens& text, BenchDraft& draft, Rows& rows) {
   const Drafters drafters{.ngrams = false, .model = &draft.model()};
-  draft.Guess(text, 0.7);
+  draft.Guess(text, kPromptTokens, 0.7);
   RETURN_IF_ERROR(rows.Add("draft_model_speedup_b1", 1.6, text, 1, drafters).status());
-  draft.Guess(Short(text), 0.7);
+  draft.Guess(Short(text), kPromptTokens, 0.7);
   RETURN_IF_ERROR(
       rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters));
-  draft.Guess(text, 0.1);
+  draft.Guess(text, kPromptTokens, 0.1);
   return rows.Add("bad_draft_model_change_b1", 0.97, text, 1, drafters).status();
 }
 
 absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
-  draft.Guess(text, 0.7);
+  draft.Guess(text, kPromptTokens, 0.7);
   return rows
       .Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.ngrams = false, .model = &draft.model()})
       .status();
@@ -338,9 +254,9 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
   Rows rows(*bench, options.rounds, progress);
   RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
-  const auto open = [&](WeightPolicy weights_form) {
+  const auto open = [&](WeightPolicy policy) {
     progress("building random weights of a tenth of the size");
-    return BenchDraft::Open(exec, FormsOf(weights_form), weights.bytes());
+    return BenchDraft::Open(exec, policy, kBlocks, weights.bytes());
   };
   ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
   RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
