@@ -10,8 +10,11 @@
 namespace penstock {
 namespace {
 
-// The draft model's KV of a sequence must save this many times its cost.
-constexpr double kMargin = 1.2;
+// The draft model's KV of a sequence is expected to save this many times its cost: the answer may
+// end soon, and the times are estimates.
+constexpr double kMargin = 2;
+// The target's steps whose times are measured before the draft model's are compared with them.
+constexpr int64_t kFirstSteps = 4;
 // An answer of which nothing is known goes on for this many tokens. Later it is expected to become
 // twice as long as it is.
 constexpr int32_t kTokensToCome = 64;
@@ -28,10 +31,11 @@ std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
 DraftPlan DecodeEngine::PlanWithModel(std::span<const uint64_t> batch,
                                       std::vector<DraftOffers> offers) {
   const StepCost model = draft_->CostOf(cost_);
-  CatchUpOne(batch, offers, model);
+  if (steps_ >= kFirstSteps) CatchUpOne(batch, offers, model);
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto& context = sequences_.at(batch[i]).context;
-    if (context == nullptr || !DraftModel::Ready(*context)) offers[i].model = {};
+    const bool ready = context != nullptr && DraftModel::Ready(*context);
+    if (!ready || steps_ < kFirstSteps) offers[i].model = {};
   }
   DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.draft_rows);
   if (draft_ != nullptr) GuessByModel(batch, plan.choices);
@@ -49,9 +53,9 @@ void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const D
     DecodeSequence& sequence = sequences_.at(batch[i]);
     const DraftChoice& choice = wish.choices[i];
     if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
-    const double saved =
-        wish.saved * TokensToCome(sequence) * step / static_cast<double>(batch.size());
-    if (saved < kMargin * draft_->CatchUpSeconds(*sequence.context, cost_)) continue;
+    const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
+    const double tokens = TokensToCome(sequence) - cost / step;  // once it is computed
+    if (wish.saved * tokens * step / static_cast<double>(batch.size()) < kMargin * cost) continue;
     if (!BeginCatchUp(sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
     BeatOnce();

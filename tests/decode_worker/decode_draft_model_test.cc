@@ -67,6 +67,21 @@ TEST_F(DraftModelEngineTest, PreemptedSessionsGoOnExactly) {
   EXPECT_EQ(right(), checked());
 }
 
+// A long prompt costs more than the guesses of a short answer save.
+TEST_F(DraftModelEngineTest, ShortAnswersToLongPromptsGetNoKv) {
+  Make(4000, 0);
+  std::vector<TestSession> sessions(1);
+  sessions[0].key = {.session = 1, .epoch = 0, .nonce = 1};
+  sessions[0].prompt.assign(2000, 7);
+  sessions[0].answers = 8;
+  Serve(sessions);
+  EXPECT_EQ(draft_runner_.most_tokens, 0);
+  sessions[0].answers = 200;
+  sessions[0].key.session = 2;
+  Serve(sessions);
+  EXPECT_GT(draft_runner_.most_tokens, 0);
+}
+
 // Sequences without room in the draft model's pool are decoded plainly.
 TEST_F(DraftModelEngineTest, ASmallPoolOfTheDraftModelIsEnough) {
   draft_blocks_ = 40;
