@@ -13,6 +13,8 @@ namespace {
 // The draft model's KV of a sequence is expected to save this many times its cost: the answer may
 // end soon, and the times are estimates.
 constexpr double kMargin = 2;
+// The time of a part of that computation, in steps of the target.
+constexpr double kCatchUpSteps = 2;
 // The target's steps whose times are measured before the draft model's are compared with them.
 constexpr int64_t kFirstSteps = 4;
 // An answer of which nothing is known goes on for this many tokens. Later it is expected to become
@@ -43,7 +45,7 @@ DraftPlan DecodeEngine::PlanWithModel(std::span<const uint64_t> batch,
 }
 
 // Computes some tokens of the oldest sequence whose guesses are going to pay, once the draft model
-// has its KV. They take about as long as the step.
+// has its KV.
 void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const DraftOffers> offers,
                               const StepCost& model) {
   const DraftPlan wish =
@@ -54,12 +56,13 @@ void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const D
     const DraftChoice& choice = wish.choices[i];
     if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
     const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
-    const double tokens = TokensToCome(sequence) - cost / step;  // once it is computed
+    const double tokens = TokensToCome(sequence) - cost / (kCatchUpSteps * step);
     if (wish.saved * tokens * step / static_cast<double>(batch.size()) < kMargin * cost) continue;
     if (!BeginCatchUp(sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
     BeatOnce();
-    if (const auto status = draft_->CatchUp(*sequence.context, step, cost_); !status.ok()) {
+    if (const auto status = draft_->CatchUp(*sequence.context, kCatchUpSteps * step, cost_);
+        !status.ok()) {
       StopDraftModel(status);
     }
     return;

@@ -55,7 +55,7 @@ class DraftContext {
   Compared TakeCompared() { return std::exchange(counts_, {}); }
 
  private:
-  static constexpr double kPriorWeight = 4;  // guesses
+  static constexpr double kPriorWeight = 16;  // guesses
   static constexpr double kFadeSteps = 256;
 
   std::vector<uint32_t> tokens_;

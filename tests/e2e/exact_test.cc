@@ -126,7 +126,7 @@ TEST_F(DraftModelTest, ChangesNoToken) {
       {.model = folder_.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
   Cluster cluster(Workers({"--speculation=ngram", "--draft_kv_memory=6MiB", "--max_batch=3"}));
   const auto vocab = local.vocab();
-  std::vector<TestRequest> requests = MakeRequests(32, 200, vocab, 33);
+  std::vector<TestRequest> requests = MakeRequests(24, 200, vocab, 33);
   for (size_t r = 0; r < requests.size(); ++r) {
     requests[r].tokens_max = 60;
     requests[r].choices = 1 + static_cast<int>(r % 5 == 0);
