@@ -34,19 +34,21 @@ absl::Status CheckTokenizers(const std::string& draft, const std::string& target
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& options,
-                                                         const ModelHost::Options& target_options,
-                                                         const ModelHost& target) {
-  if (target.threads == nullptr) {
+absl::Status CheckDraftModel(const ModelHost::Options& draft, const ModelHost::Options& target) {
+  if (target.device != "cpu") {
     return FailedPrecondition(
         "draft_model is {}, and device is {}; draft models need device=cpu: leave draft_model out",
-        options.model, target_options.device);
+        draft.model, target.device);
   }
-  RETURN_IF_ERROR(CheckTokenizers(options.model, target_options.model));
-  ModelHost::Options shared = options;
+  return CheckTokenizers(draft.model, target.model);
+}
+
+absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& draft,
+                                                         const ModelHost& target) {
+  ModelHost::Options shared = draft;
   shared.shared_threads = target.threads.get();
   auto host = ModelHost::Open(shared);
-  if (!host.ok()) return Annotate(host.status(), fmt::format("draft_model {}", options.model));
+  if (!host.ok()) return Annotate(host.status(), fmt::format("draft_model {}", draft.model));
   return host;
 }
 

@@ -6,11 +6,14 @@
 
 namespace penstock {
 
-// Opens the draft model of `target`, which `target_options` opened. It computes on the same
-// threads. INVALID_ARGUMENT if its tokenizer has other tokens; FAILED_PRECONDITION on GPUs; and the
-// errors of ModelHost::Open.
-absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& options,
-                                                         const ModelHost::Options& target_options,
+// Checks, before anything is loaded, that a model of `draft` can guess tokens for one of `target`.
+// INVALID_ARGUMENT if its tokenizer has other tokens; FAILED_PRECONDITION on GPUs; and the errors
+// of Tokenizer::Load.
+absl::Status CheckDraftModel(const ModelHost::Options& draft, const ModelHost::Options& target);
+
+// Opens the draft model of `target`, on whose threads it computes. Errors are those of
+// ModelHost::Open.
+absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& draft,
                                                          const ModelHost& target);
 
 }  // namespace penstock

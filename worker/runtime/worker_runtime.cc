@@ -63,12 +63,14 @@ absl::Status WorkerRuntime::OpenParts() {
 }
 
 absl::Status WorkerRuntime::OpenModels() {
+  const bool drafts = !options_.draft.model.empty();
+  if (drafts) RETURN_IF_ERROR(CheckDraftModel(options_.draft, options_.model));
   TimePoint begin = clock_.Now();
   ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
   LogLoaded(options_.model, host_->start, clock_.Now() - begin);
-  if (options_.draft.model.empty()) return absl::OkStatus();
+  if (!drafts) return absl::OkStatus();
   begin = clock_.Now();
-  ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, options_.model, *host_));
+  ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, *host_));
   LogLoaded(options_.draft, draft_host_->start, clock_.Now() - begin);
   return absl::OkStatus();
 }
