@@ -10,37 +10,66 @@ namespace penstock {
 
 // `tokens` are those before the sequence's last token.
 void DecodeEngine::BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens) {
-  const auto more = sequence.session->stop.tokens_max;
-  sequence.draft =
-      std::make_unique<SequenceDraft>(tokens, tokens.size() + static_cast<size_t>(more));
-  sequence.draft->Observe(sequence.last_token);
+  if (options_.ngrams) {
+    const auto more = static_cast<size_t>(sequence.session->stop.tokens_max);
+    sequence.draft = std::make_unique<SequenceDraft>(tokens, tokens.size() + more);
+    sequence.draft->Observe(sequence.last_token);
+  }
+  if (draft_ == nullptr) return;
+  sequence.context = std::make_unique<DraftContext>(
+      std::vector<uint32_t>(tokens.begin(), tokens.end()), tokens.size());
+  sequence.context->Observe(sequence.last_token);
 }
 
 // Chooses the guesses that the next step checks.
 void DecodeEngine::PlanDrafts(std::span<const uint64_t> batch) {
   for (const uint64_t id : batch) sequences_.at(id).guesses.clear();
-  if (!speculates()) return;
-  std::vector<DraftOffer> offers;
-  for (const uint64_t id : batch) offers.push_back(OfferOf(sequences_.at(id)));
-  const std::vector<int32_t> lengths = ChooseDraftLengths(offers, cost_, options_.draft_rows);
+  if (!speculates() || batch.empty()) return;
+  std::vector<DraftOffers> offers;
+  for (const uint64_t id : batch) offers.push_back(OffersOf(sequences_.at(id)));
+  const DraftPlan plan = draft_ == nullptr
+                             ? ChooseDrafts(offers, {.target = cost_}, options_.draft_rows)
+                             : PlanWithModel(batch, std::move(offers));
   for (size_t i = 0; i < batch.size(); ++i) {
-    DecodeSequence& sequence = sequences_.at(batch[i]);
+    TakeGuesses(sequences_.at(batch[i]), plan.choices[i]);
+  }
+}
+
+void DecodeEngine::TakeGuesses(DecodeSequence& sequence, const DraftChoice& choice) {
+  if (choice.tokens == 0) return;
+  sequence.drafter = choice.drafter;
+  const bool model = choice.drafter == Drafter::kModel;
+  const auto guess = model ? sequence.context->guess() : sequence.draft->guess();
+  // The draft model's guess is missing if its pool is full.
+  const auto count = std::min(guess.size(), static_cast<size_t>(choice.tokens));
+  for (const uint32_t token : guess.first(count)) {
     // A guess takes no block that another sequence is about to need.
-    for (int32_t more = 1; more <= lengths[i] && Grow(sequence, more + 1); ++more) {
-      sequence.guesses.push_back(sequence.draft->guess()[static_cast<size_t>(more - 1)]);
-    }
+    if (!Grow(sequence, static_cast<int32_t>(sequence.guesses.size()) + 2)) return;
+    sequence.guesses.push_back(token);
   }
 }
 
 // The last token of an answer needs no guess behind it, so that guesses stay within the credit of
 // the longest answer and within the model's context.
-DraftOffer DecodeEngine::OfferOf(DecodeSequence& sequence) {
+int32_t DecodeEngine::GuessesMax(const DecodeSequence& sequence) const {
   const int32_t open = sequence.session->stop.tokens_max - sequence.sampler.output_tokens();
-  const int32_t most = std::min(options_.draft_tokens, open - 1);
-  if (sequence.draft == nullptr || most <= 0) return {};
-  sequence.draft->Guess(static_cast<size_t>(most));
-  return {.tokens = static_cast<int32_t>(sequence.draft->guess().size()),
-          .acceptance = sequence.draft->acceptance()};
+  return std::min(options_.draft_tokens, open - 1);
+}
+
+DraftOffers DecodeEngine::OffersOf(DecodeSequence& sequence) {
+  DraftOffers offers;
+  const int32_t most = GuessesMax(sequence);
+  if (most <= 0) return offers;
+  if (sequence.draft != nullptr) {
+    sequence.draft->Guess(static_cast<size_t>(most));
+    offers.ngram = {.tokens = static_cast<int32_t>(sequence.draft->guess().size()),
+                    .acceptance = sequence.draft->acceptance()};
+  }
+  if (draft_ != nullptr && sequence.context != nullptr) {
+    offers.model = {.tokens = std::min(most, draft_->Longest(*sequence.context)),
+                    .acceptance = sequence.context->acceptance(draft_->acceptance())};
+  }
+  return offers;
 }
 
 // Adds the sequence's next token and its guesses, each as a part of its own: rows of one token are
@@ -63,8 +92,10 @@ void DecodeEngine::TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut
   const size_t guessed = std::exchange(sequence.guesses, {}).size();
   if (tokens.empty()) return;
   const size_t right = tokens.size() - 1;
-  drafted_ += static_cast<int64_t>(guessed);
-  accepted_ += static_cast<int64_t>(right);
+  GuessCounts& counts = guesses_[static_cast<size_t>(sequence.drafter)];
+  counts.checked += static_cast<int64_t>(guessed);
+  counts.right += static_cast<int64_t>(right);
+  if (draft_ != nullptr && sequence.context != nullptr) draft_->Count(*sequence.context);
   tokens.back().set_rejected_guesses(static_cast<uint32_t>(guessed - right));
   for (size_t i = 0; i < tokens.size(); ++i) {
     tokens[i].set_more_in_step(static_cast<uint32_t>(right - i));

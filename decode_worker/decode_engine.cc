@@ -32,7 +32,8 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       scheduler_(options_.batch_max),
       prefills_(options_.prefill_tokens, parts.clock, parts.cache, parts.pool.view().layout),
-      outputs_(parts.runner) {}
+      outputs_(parts.runner),
+      draft_(parts.draft) {}
 
 DecodeEngine::~DecodeEngine() { Stop(); }
 
@@ -283,6 +284,9 @@ void DecodeEngine::PreemptYoungest() {
     return Enter(std::move(choices));
   }
   session->growth = BlockCredit();
+  for (const auto& choice : (*swapped)->choices()) {
+    if (choice.context != nullptr) choice.context->Release();  // for the sequences that run
+  }
   ++preemptions_;
   const uint64_t first_id = (*swapped)->first_id();
   preempted_.emplace(first_id, *std::move(swapped));
@@ -399,7 +403,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
   if (prefill) {
     AdvancePrefill(completes ? outputs_.at(rows) : StepOutput{});
   } else {
-    cost_.Add(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun));
+    cost_.Add(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun) / 1000);
   }
   return absl::OkStatus();
 }
@@ -463,6 +467,7 @@ std::optional<v1::TokenOut> DecodeEngine::TakeToken(DecodeSequence& sequence,
   sequence.tail.push_back(sequence.last_token);
   sequence.last_token = sampled.id;
   if (sequence.draft != nullptr) sequence.draft->Observe(sampled.id);
+  if (sequence.context != nullptr) sequence.context->Observe(sampled.id);
   return MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
 }
 

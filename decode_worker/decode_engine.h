@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 #include "decode_worker/decode_sequence.h"
 #include "decode_worker/local_prefills.h"
 #include "decode_worker/speculation/draft_lengths.h"
+#include "decode_worker/speculation/draft_model.h"
 #include "decode_worker/speculation/step_cost.h"
 #include "decode_worker/swapped_session.h"
 #include "model/forward/model_runner.h"
@@ -34,6 +36,7 @@ struct DecodeParts {
   KvCacheManager& cache;
   TieredStore& store;  // keeps preempted sequences
   const Clock& clock;
+  DraftModel* draft = nullptr;  // guesses tokens; null: there is none
 };
 
 // Turns KV into tokens by continuous batching over its sessions. Its own thread owns every
@@ -50,6 +53,7 @@ class DecodeEngine {
     // step's are rows that the runner has room for. 0: none.
     int32_t draft_tokens = 0;
     int32_t draft_rows = 0;
+    bool ngrams = true;  // guess from the sequence's own tokens
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine
     // thread; may be empty.
     std::function<void()> on_room;
@@ -79,10 +83,17 @@ class DecodeEngine {
   int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
   // Tokens that were guessed and checked, and those of them that were right, since the start.
-  int64_t drafted() const { return drafted_; }
-  int64_t accepted() const { return accepted_; }
+  int64_t drafted(Drafter by) const { return GuessesOf(by).checked; }
+  int64_t accepted(Drafter by) const { return GuessesOf(by).right; }
+  int64_t drafted() const { return drafted(Drafter::kNgram) + drafted(Drafter::kModel); }
+  int64_t accepted() const { return accepted(Drafter::kNgram) + accepted(Drafter::kModel); }
 
  private:
+  struct GuessCounts {
+    std::atomic<int64_t> checked{0};
+    std::atomic<int64_t> right{0};
+  };
+
   void Run();
   void BeatOnce();
   void EndTurn();
@@ -112,11 +123,23 @@ class DecodeEngine {
 
   // decode_drafts.cc: speculation.
   bool speculates() const { return options_.draft_tokens > 0; }
-  static void BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens);
+  void BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens);
   void PlanDrafts(std::span<const uint64_t> batch);
-  DraftOffer OfferOf(DecodeSequence& sequence);
+  void TakeGuesses(DecodeSequence& sequence, const DraftChoice& choice);
+  DraftOffers OffersOf(DecodeSequence& sequence);
+  int32_t GuessesMax(const DecodeSequence& sequence) const;
   void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
   void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
+  const GuessCounts& GuessesOf(Drafter by) const { return guesses_[static_cast<size_t>(by)]; }
+
+  // decode_draft_model.cc: the draft model's part of it.
+  DraftPlan PlanWithModel(std::span<const uint64_t> batch, std::vector<DraftOffers> offers);
+  void CatchUpOne(std::span<const uint64_t> batch, std::span<const DraftOffers> offers,
+                  const StepCost& model);
+  static double TokensToCome(const DecodeSequence& sequence);
+  bool BeginCatchUp(DecodeSequence& sequence);
+  void GuessByModel(std::span<const uint64_t> batch, std::span<const DraftChoice> choices);
+  void StopDraftModel(const absl::Status& status);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);
@@ -152,8 +175,7 @@ class DecodeEngine {
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> preempted_now_{0};
   std::atomic<int64_t> preemptions_{0};
-  std::atomic<int64_t> drafted_{0};
-  std::atomic<int64_t> accepted_{0};
+  std::array<GuessCounts, 2> guesses_;  // by Drafter
 
   // Used by the engine thread only.
   DecodeScheduler scheduler_;
@@ -167,6 +189,7 @@ class DecodeEngine {
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
   StepCost cost_;
+  DraftModel* draft_;  // null: there is none, or it has failed
 };
 
 }  // namespace penstock

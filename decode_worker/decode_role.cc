@@ -1,5 +1,6 @@
 #include "decode_worker/decode_role.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "decode_worker/decode_engine.h"
@@ -9,6 +10,18 @@
 
 namespace penstock {
 namespace {
+
+// Reading the weights takes most of a decode step's time.
+std::unique_ptr<DraftModel> DraftModelOf(WorkerRuntime& runtime, const DecodeRoleOptions& options) {
+  ModelHost* const host = runtime.draft_host();
+  if (host == nullptr) return nullptr;
+  const auto bytes = [](const ModelHost& of) { return static_cast<double>(of.start.weight_bytes); };
+  return std::make_unique<DraftModel>(
+      *host->runner, *host->pool, runtime.clock(),
+      DraftModel::Options{.step_tokens = DraftStepTokens(options.batch_max),
+                          .vocab = runtime.host().runner->vocab(),
+                          .relative_cost = bytes(*host) / bytes(runtime.host())});
+}
 
 class DecodeRole final : public EngineRole {
  public:
@@ -20,17 +33,20 @@ class DecodeRole final : public EngineRole {
         sessions_max_(runtime.host().pool->blocks_total() + options.max_waiting),
         swap_budget_(runtime.tiers().swap_blocks_max()),
         transfers_(runtime.metrics(), TransferMetrics::Direction::kReceived),
+        draft_(DraftModelOf(runtime, options)),
         engine_({.runner = runner_,
                  .pool = *runtime.host().pool,
                  .cache = runtime.cache(),
                  .store = runtime.tiers(),
-                 .clock = runtime.clock()},
+                 .clock = runtime.clock(),
+                 .draft = draft_.get()},
                 {.batch_max = options.batch_max,
                  .sessions_max = static_cast<size_t>(sessions_max_),
                  .prefill_tokens = static_cast<int32_t>(options.prefill_chunk),
                  .progress = &progress_,
                  .draft_tokens = static_cast<int32_t>(options.draft_tokens),
                  .draft_rows = static_cast<int32_t>(options.draft_rows),
+                 .ngrams = options.ngrams,
                  .on_room = [this] { receiver_.OnBlocksFreed(); },
                  .on_turn = [this] { OnTurn(); }}),
         service_({.gate = gate_,
@@ -64,8 +80,13 @@ class DecodeRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_sequences_moved(state->sequences_moved() + service_.moved());
-    state->set_draft_tokens(static_cast<uint64_t>(engine_.drafted()));
-    state->set_draft_tokens_accepted(static_cast<uint64_t>(engine_.accepted()));
+    const auto ngrams = static_cast<uint64_t>(engine_.drafted(Drafter::kNgram));
+    const auto right_ngrams = static_cast<uint64_t>(engine_.accepted(Drafter::kNgram));
+    state->set_draft_model_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kModel)));
+    state->set_draft_model_tokens_accepted(
+        static_cast<uint64_t>(engine_.accepted(Drafter::kModel)));
+    state->set_draft_tokens(ngrams + state->draft_model_tokens());
+    state->set_draft_tokens_accepted(right_ngrams + state->draft_model_tokens_accepted());
   }
 
   void DescribeLoad(v1::WorkerState* state) const override {
@@ -102,11 +123,17 @@ class DecodeRole final : public EngineRole {
   SwapBudget swap_budget_;
   TransferMetrics transfers_;
   int64_t accepted_ = 0;  // guesses that metrics have; used by the engine's thread
+  const std::unique_ptr<DraftModel> draft_;  // null: there is none
   DecodeEngine engine_;
   DecodeService service_;
 };
 
 }  // namespace
+
+int32_t DraftStepTokens(uint32_t batch_max) {
+  constexpr uint32_t kOfPrompts = 512;
+  return static_cast<int32_t>(std::max(kOfPrompts, DraftModel::kPendingMax * batch_max));
+}
 
 std::unique_ptr<WorkerRole> MakeDecodeRole(WorkerRuntime& runtime,
                                            const DecodeRoleOptions& options) {

@@ -15,7 +15,11 @@ struct DecodeRoleOptions {
   uint32_t max_waiting = 256;               // sessions that wait for blocks
   uint32_t draft_tokens = 0;  // guesses of a sequence that a step checks; 0: no speculation
   uint32_t draft_rows = 0;    // guesses of all sequences that a step checks
+  bool ngrams = true;         // guess from the sequence's own tokens
 };
+
+// The maximum number of tokens in a step of the draft model, for which its runner needs memory.
+int32_t DraftStepTokens(uint32_t batch_max);
 
 // The role that receives KV and turns it into tokens. `runtime` outlives it. The engine starts at
 // once.

@@ -5,6 +5,8 @@
 
 #include "decode_worker/decode_job.h"
 #include "decode_worker/freeze_queue.h"
+#include "decode_worker/speculation/draft_context.h"
+#include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/sequence_draft.h"
 
 namespace penstock {
@@ -35,16 +37,18 @@ struct DecodeSequence {
   uint32_t choice = 0;
   Sampler sampler;
   std::vector<BlockRef> blocks;
-  std::vector<uint32_t> table;                // ids of `blocks`, as the runner wants them
-  size_t passed = 0;                          // leading blocks that the window has passed
-  size_t kept = 0;                            // leading blocks that were given to the cache
-  int32_t tokens_held = 0;                    // whose KV is in the pages
-  int32_t evicted = 0;                        // earlier tokens whose KV was dropped
-  uint32_t last_token = 0;                    // sampled, its KV still to come
-  std::vector<uint32_t> tail;                 // the tokens held behind the prompt's full blocks
-  std::vector<HandoffKey> freezes;            // that are in effect
-  std::vector<uint32_t> guesses;              // behind last_token, that the next step checks
-  std::unique_ptr<SequenceDraft> draft = {};  // null: no speculation
+  std::vector<uint32_t> table;                 // ids of `blocks`, as the runner wants them
+  size_t passed = 0;                           // leading blocks that the window has passed
+  size_t kept = 0;                             // leading blocks that were given to the cache
+  int32_t tokens_held = 0;                     // whose KV is in the pages
+  int32_t evicted = 0;                         // earlier tokens whose KV was dropped
+  uint32_t last_token = 0;                     // sampled, its KV still to come
+  std::vector<uint32_t> tail;                  // the tokens held behind the prompt's full blocks
+  std::vector<HandoffKey> freezes;             // that are in effect
+  std::vector<uint32_t> guesses;               // behind last_token, that the next step checks
+  Drafter drafter = Drafter::kNgram;           // of these guesses
+  std::unique_ptr<SequenceDraft> draft = {};   // null: no guesses from its own tokens
+  std::unique_ptr<DraftContext> context = {};  // in the draft model; null: there is none
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
   // True if the KV of `more` further tokens needs a further block.

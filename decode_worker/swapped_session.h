@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -23,6 +24,7 @@ class SwappedSession {
   int64_t blocks() const { return static_cast<int64_t>(blocks_); }  // for SwapIn
   const DecodeSession& session() const { return *choices_.front().session; }
   uint64_t first_id() const { return choices_.front().id; }
+  std::span<const DecodeSequence> choices() const { return choices_; }
   // Further blocks to take: one for each choice, but at most the session's maximum.
   int64_t growth() const;
 

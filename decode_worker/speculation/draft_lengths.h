@@ -8,17 +8,49 @@
 
 namespace penstock {
 
+// This room (decode_worker/speculation) guesses the next tokens of answers and decides how many of
+// them a step checks. It knows token ids, times, and a draft model with its KV. It does not know
+// sessions, the target model or its KV; a guess is never more than a hint, because the engine draws
+// every token itself.
+
+// What guesses the tokens of a sequence.
+enum class Drafter { kNgram, kModel };
+
 // A sequence's guess.
 struct DraftOffer {
   int32_t tokens = 0;     // the maximum that a step may check
-  double acceptance = 0;  // see SequenceDraft
+  double acceptance = 0;  // see SequenceDraft and DraftContext
+};
+
+// A sequence's guesses, of which a step checks those of one drafter.
+struct DraftOffers {
+  DraftOffer ngram;
+  DraftOffer model;
+};
+
+// The times of steps: of the target model, and of the draft model for one token of each of some
+// sequences (null: there is no draft model).
+struct DraftCosts {
+  const StepCost& target;
+  const StepCost* model = nullptr;
+};
+
+struct DraftChoice {
+  Drafter drafter = Drafter::kNgram;
+  int32_t tokens = 0;
+};
+
+struct DraftPlan {
+  std::vector<DraftChoice> choices;  // of each sequence
+  double saved = 0;                  // the expected share of the time that a token takes
 };
 
 // The number of tokens of each offer that the next step should check, at most `rows_max` in all. A
 // row is added while it raises the expected tokens per second: greedy goodput, as in Liu et al.,
 // "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (arXiv
-// 2406.14066). `offers` has one entry for each sequence of the step.
-std::vector<int32_t> ChooseDraftLengths(std::span<const DraftOffer> offers, const StepCost& cost,
-                                        int32_t rows_max);
+// 2406.14066). A guess of the draft model costs a part of the draft's step, too. `offers` has one
+// entry for each sequence of the step.
+DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
+                       int32_t rows_max);
 
 }  // namespace penstock

@@ -3,16 +3,9 @@
 namespace penstock {
 namespace {
 
-constexpr double kForget = 31.0 / 32;
-
 size_t ClassOf(uint32_t match) { return match < 6 ? 0 : match < 16 ? 1 : 2; }
 
 }  // namespace
-
-void Acceptance::Add(bool right) {
-  right_ = right_ * kForget + (right ? 1 : 0);
-  all_ = all_ * kForget + 1;
-}
 
 SequenceDraft::SequenceDraft(std::span<const uint32_t> tokens, size_t tokens_max)
     : index_(tokens_max) {

@@ -6,24 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "decode_worker/speculation/acceptance.h"
 #include "decode_worker/speculation/ngram_index.h"
 
 namespace penstock {
-
-// This room (decode_worker/speculation) guesses the next tokens of answers and decides how many of
-// them a step checks. It knows token ids and times. It does not know sequences, KV or models; a
-// guess is never more than a hint, because the engine draws every token itself.
-
-// The share of guesses that were right, of about the last 32.
-class Acceptance {
- public:
-  void Add(bool right);
-  double rate() const { return (right_ + 0.5) / (all_ + 1); }
-
- private:
-  double right_ = 0;
-  double all_ = 0;
-};
 
 // Guesses the next tokens of one sequence from its own prompt and answer. Every guess is compared
 // with the token that was drawn, checked by a step or not, so the acceptance costs no step. One

@@ -14,6 +14,7 @@ class StepCost {
   void Add(int64_t rows, double seconds);
   double Seconds(int64_t rows) const;
   double SecondsPerRow() const;
+  bool known() const { return weight_ > 0; }  // false: no step yet, and the times mean nothing
 
  private:
   double weight_ = 0;  // of the steps so far; each step's decays

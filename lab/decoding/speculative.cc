@@ -10,6 +10,7 @@
 
 #include "decode_worker/decode_engine.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lab/decoding/scripted_models.h"
 #include "lab/micro/kernels_model.h"
 #include "model/forward/transformer_runner.h"
 #include "model/tokenizer/tokenizer.h"
@@ -22,33 +23,17 @@ constexpr size_t kAnswerTokens = 64;
 constexpr int kBatches[] = {1, 2, 4, 8, 16};
 constexpr int32_t kDraftTokens = 8;  // the default of --max_draft_tokens
 constexpr int32_t kDraftRows = 64;
+constexpr size_t kLongAnswerTokens = 256;
 constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
-using Tokens = std::vector<uint32_t>;
+using Tokens = ScriptedRunner::Tokens;
 
-// Computes a step, and gives the script's next token the greatest logit of each row.
-class ScriptedRunner final : public ModelRunner {
- public:
-  explicit ScriptedRunner(ModelRunner& runner) : runner_(runner) {}
+// What guesses the answers of a run.
+struct Drafters {
+  bool ngrams = false;
+  DraftModel* model = nullptr;
 
-  Tokens script;
-
-  int32_t vocab() const override { return runner_.vocab(); }
-  KvLayout kv_layout() const override { return runner_.kv_layout(); }
-  int32_t max_position() const override { return runner_.max_position(); }
-  absl::Status Step(const StepArgs& args) override {
-    RETURN_IF_ERROR(runner_.Step(args));
-    int64_t row = 0;
-    for (const SequenceStep& step : args.sequences) {
-      if (!step.wants_logits) continue;
-      const auto next = static_cast<size_t>(step.position) + step.tokens.size();
-      args.logits.row(row++)[script[std::min(next, script.size() - 1)]] = 1e6f;
-    }
-    return absl::OkStatus();
-  }
-
- private:
-  ModelRunner& runner_;
+  bool any() const { return ngrams || model != nullptr; }
 };
 
 // The end of one session.
@@ -81,14 +66,19 @@ class Bench {
   }
 
   // Tokens per second of a batch of equal answers, all of which are the script's.
-  absl::StatusOr<double> Rate(const Tokens& script, int sequences, bool speculates) {
+  absl::StatusOr<double> Rate(const Tokens& script, int sequences, const Drafters& drafters) {
     runner_.script = script;
-    DecodeEngine engine(
-        {.runner = runner_, .pool = *pool_, .cache = *cache_, .store = *store_, .clock = clock_},
-        {.batch_max = 16,
-         .sessions_max = 16,
-         .draft_tokens = speculates ? kDraftTokens : 0,
-         .draft_rows = speculates ? kDraftRows : 0});
+    DecodeEngine engine({.runner = runner_,
+                         .pool = *pool_,
+                         .cache = *cache_,
+                         .store = *store_,
+                         .clock = clock_,
+                         .draft = drafters.model},
+                        {.batch_max = 16,
+                         .sessions_max = 16,
+                         .draft_tokens = drafters.any() ? kDraftTokens : 0,
+                         .draft_rows = drafters.any() ? kDraftRows : 0,
+                         .ngrams = drafters.ngrams});
     std::vector<std::shared_ptr<AnswerEnd>> ends;
     for (int i = 0; i < sequences; ++i) {
       ends.push_back(std::make_shared<AnswerEnd>());
@@ -105,7 +95,7 @@ class Bench {
       }
     }
     const double seconds = Milliseconds(clock_.Now() - begun) / 1000;
-    return static_cast<double>(ends.size() * (kAnswerTokens - 1)) / seconds;
+    return static_cast<double>(ends.size() * (script.size() - kPromptTokens - 1)) / seconds;
   }
 
  private:
@@ -119,12 +109,13 @@ class Bench {
     job.prompt_tokens = kPromptTokens;
     job.prompt = cache_->NameBlocks(std::to_string(number), job.tokens);
     job.sampling.temperature = 0;
-    job.stop.tokens_max = kAnswerTokens;
+    const size_t answer = script.size() - kPromptTokens;
+    job.stop.tokens_max = static_cast<int32_t>(answer);
     job.first.emplace_back().set_token(script[kPromptTokens]);
     const KvLayout layout = pool_->view().layout;
     const int64_t blocks = layout.BlocksFor(kPromptTokens);
-    std::optional<BlockCredit> credit =
-        cache_->Reserve(blocks + DecodeGrowthBlocks(layout, kPromptTokens, kAnswerTokens, 1), 0);
+    std::optional<BlockCredit> credit = cache_->Reserve(
+        blocks + DecodeGrowthBlocks(layout, kPromptTokens, static_cast<int64_t>(answer), 1), 0);
     if (!credit) return Internal("the pool is too small");
     job.blocks = credit->Take(blocks);
     job.growth = *std::move(credit);
@@ -139,11 +130,12 @@ class Bench {
 };
 
 // Tokens per second with guesses over those without, the best rounds of each.
-absl::StatusOr<double> Change(Bench& bench, const Tokens& script, int sequences, int rounds) {
+absl::StatusOr<double> Change(Bench& bench, const Tokens& script, int sequences,
+                              const Drafters& drafters, int rounds) {
   double with = 0, without = 0;
   for (int i = 0; i < rounds; ++i) {
-    ASSIGN_OR_RETURN(const double off, bench.Rate(script, sequences, false));
-    ASSIGN_OR_RETURN(const double on, bench.Rate(script, sequences, true));
+    ASSIGN_OR_RETURN(const double off, bench.Rate(script, sequences, {}));
+    ASSIGN_OR_RETURN(const double on, bench.Rate(script, sequences, drafters));
     without = std::max(without, off);
     with = std::max(with, on);
   }
@@ -162,8 +154,13 @@ absl::StatusOr<Tokens> TextTokens(const SpeculativeBenchOptions& options) {
     return InvalidArgument("{} has {} tokens; the suite needs {}", options.text, tokens.size(),
                            2 * kPromptTokens);
   }
-  tokens.resize(kPromptTokens + kAnswerTokens);
+  tokens.resize(kPromptTokens + kLongAnswerTokens);
   return tokens;
+}
+
+Tokens Short(Tokens text) {
+  text.resize(kPromptTokens + kAnswerTokens);
+  return text;
 }
 
 Tokens Repeated(Tokens text) {
@@ -173,6 +170,72 @@ Tokens Repeated(Tokens text) {
     if (i % 24 == 23) token ^= 1;
   }
   return text;
+}
+
+using Progress = std::function<void(const std::string&)>;
+
+// Measures the rows of one report.
+class Rows {
+ public:
+  Rows(Bench& bench, int rounds, const Progress& progress)
+      : bench_(bench), rounds_(rounds), progress_(progress) {}
+
+  // Returns the change.
+  absl::StatusOr<double> Add(const std::string& name, double goal, const Tokens& script,
+                             int sequences, const Drafters& drafters) {
+    ASSIGN_OR_RETURN(const double change, Change(bench_, script, sequences, drafters, rounds_));
+    Put(name, change, goal);
+    return change;
+  }
+  // A row for each batch, and one for the worst of them.
+  absl::Status AddBatches(const std::string& prefix, const std::string& worst_name,
+                          const Tokens& script, const Drafters& drafters) {
+    double worst = 0;
+    for (const int sequences : kBatches) {
+      ASSIGN_OR_RETURN(const double change, Add(fmt::format("{}_change_b{}", prefix, sequences),
+                                                0.97, script, sequences, drafters));
+      worst = worst == 0 ? change : std::min(worst, change);
+    }
+    Put(worst_name, worst, 0.97);
+    return absl::OkStatus();
+  }
+  std::vector<BenchRow> Take() { return std::move(rows_); }
+
+ private:
+  void Put(const std::string& name, double value, double goal) {
+    progress_(fmt::format("{} {:.3f}", name, value));
+    rows_.push_back({name, value, "x", goal, value / goal});
+  }
+
+  Bench& bench_;
+  const int rounds_;
+  const Progress& progress_;
+  std::vector<BenchRow> rows_;
+};
+
+absl::Status MeasureNgrams(const Tokens& text, Rows& rows) {
+  const Drafters ngrams{.ngrams = true, .model = nullptr};
+  RETURN_IF_ERROR(rows.Add("ngram_speedup_b1", 1.8, Repeated(text), 1, ngrams).status());
+  return rows.AddBatches("ngram", "worst_change", text, ngrams);
+}
+
+// Long answers: the draft model computes their prompt, too.
+absl::Status MeasureModel(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  const Drafters drafters{.ngrams = false, .model = &draft.model()};
+  draft.Guess(text, kPromptTokens, 0.7);
+  RETURN_IF_ERROR(rows.Add("draft_model_speedup_b1", 1.6, text, 1, drafters).status());
+  draft.Guess(Short(text), kPromptTokens, 0.7);
+  RETURN_IF_ERROR(
+      rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters));
+  draft.Guess(text, kPromptTokens, 0.1);
+  return rows.Add("bad_draft_model_change_b1", 0.97, text, 1, drafters).status();
+}
+
+absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  draft.Guess(text, kPromptTokens, 0.7);
+  return rows
+      .Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.ngrams = false, .model = &draft.model()})
+      .status();
 }
 
 }  // namespace
@@ -189,18 +252,17 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   const Weights weights = RandomWeights(TinyLlamaShape(), 1);
   TransformerRunner runner(weights, exec, 16 + kDraftRows);
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
-  progress("a text that repeats");
-  ASSIGN_OR_RETURN(const double speedup, Change(*bench, Repeated(text), 1, options.rounds));
-  std::vector<BenchRow> rows = {{"ngram_speedup_b1", speedup, "x", 1.8, speedup / 1.8}};
-  double worst = 0;
-  for (const int sequences : kBatches) {
-    progress(fmt::format("a batch of {}", sequences));
-    ASSIGN_OR_RETURN(const double change, Change(*bench, text, sequences, options.rounds));
-    rows.push_back({fmt::format("ngram_change_b{}", sequences), change, "x", 0.97, change / 0.97});
-    worst = worst == 0 ? change : std::min(worst, change);
-  }
-  rows.push_back({"worst_change", worst, "x", 0.97, worst / 0.97});
-  return rows;
+  Rows rows(*bench, options.rounds, progress);
+  RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
+  const auto open = [&](WeightPolicy policy) {
+    progress("building random weights of a tenth of the size");
+    return BenchDraft::Open(exec, policy, kBlocks, weights.bytes());
+  };
+  ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
+  RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
+  ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
+  RETURN_IF_ERROR(MeasureInt4(text, *four_bits, rows));
+  return rows.Take();
 }
 
 }  // namespace penstock

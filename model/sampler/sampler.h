@@ -92,6 +92,9 @@ class Sampler {
   // it: no parameter or constraint changes the logits first, and nothing but the drawn token is
   // needed. Returns none if Sample must see the logits. `ahead`: tokens that come before that draw.
   std::vector<DrawSpec> OwnDraws(int32_t ahead = 0) const;
+  // Returns the parameters of the draw behind `ahead` further tokens, without what changes the
+  // logits before it: for guesses of that token from other logits.
+  DrawSpec GuessDraw(int32_t ahead) const { return DrawAt(output_tokens_ + ahead); }
   // Records the token that was drawn with OwnDraws() and returns what Sample returns for the same
   // logits.
   SampledToken Take(const DrawnToken& drawn);

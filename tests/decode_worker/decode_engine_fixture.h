@@ -238,18 +238,26 @@ class DecodeEngineTest : public ::testing::Test {
     store_ = *TieredStore::Open(options, pool_->view(),
                                 [this](const BlockEvent& event) { cache_->OnStoreEvent(event); });
     room_ = std::make_unique<SwapBudget>(store_->swap_blocks_max());
+    if (draft_blocks_ > 0) {
+      draft_pool_ = *BlockPool::Create(kHashLayout, draft_blocks_);
+      draft_ = std::make_unique<DraftModel>(
+          draft_runner_, *draft_pool_, *engine_clock_,
+          DraftModel::Options{.step_tokens = 512, .vocab = kHashVocab, .relative_cost = 0.01});
+    }
     engine_ = std::make_unique<DecodeEngine>(
         DecodeParts{.runner = runner_,
                     .pool = *pool_,
                     .cache = *cache_,
                     .store = *store_,
-                    .clock = *engine_clock_},
+                    .clock = *engine_clock_,
+                    .draft = draft_.get()},
         DecodeEngine::Options{
             .batch_max = batch,
             .sessions_max = 1000,
             .idle_beat = std::chrono::hours(1),  // every event that the engine waits for wakes it
             .draft_tokens = draft_tokens_,
             .draft_rows = 64,
+            .ngrams = ngrams_,
             .on_room = [this] { OnRoom(); }});
     source_ =
         std::make_unique<KvSource>(AdmissionContext{.engine = *engine_,
@@ -280,6 +288,9 @@ class DecodeEngineTest : public ::testing::Test {
     EXPECT_EQ(store_->stats().swap_slots, 0u);
     cache_.reset();
     store_.reset();
+    if (draft_pool_ != nullptr) {
+      EXPECT_EQ(draft_pool_->blocks_used(), 0);
+    }
   }
 
   void ExpectExact(TestSession& session) {
@@ -319,9 +330,14 @@ class DecodeEngineTest : public ::testing::Test {
   }
 
   int32_t draft_tokens_ = 0;  // no speculation
+  bool ngrams_ = true;
+  int64_t draft_blocks_ = 0;  // no draft model
   SteadyClock clock_;
   const Clock* engine_clock_ = &clock_;
   HashRunner runner_;
+  HashRunner draft_runner_;
+  std::unique_ptr<BlockPool> draft_pool_;
+  std::unique_ptr<DraftModel> draft_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<TieredStore> store_;

@@ -47,10 +47,13 @@ inline int32_t FirstSeenSlot(int32_t position, int32_t window) {
 class HashRunner final : public ModelRunner {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
+  std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool repeats = false;
-  bool unsure = false;  // FillHashLogits
-  int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
+  bool unsure = false;      // FillHashLogits
+  int32_t window = 0;       // slots that a token reads, its own included; 0: all before it
+  int errs_at = 0;          // wrong tokens behind positions that are multiples of this; 0: none
+  int32_t most_tokens = 0;  // of a step so far
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
@@ -64,6 +67,7 @@ class HashRunner final : public ModelRunner {
 
   absl::Status Step(const StepArgs& args) override {
     if (before_step) before_step();
+    if (fails && fails()) return Internal("the step fails, as the test wants");
     for (const SequenceStep& step : args.sequences) {
       const auto bad = [](uint32_t token) { return token >= kHashVocab; };
       if (std::any_of(step.tokens.begin(), step.tokens.end(), bad)) {
@@ -71,18 +75,19 @@ class HashRunner final : public ModelRunner {
       }
     }
     int64_t row = 0;
+    int32_t tokens = 0;
     auto draw = args.drawn.begin();
     for (const SequenceStep& step : args.sequences) {
+      tokens += static_cast<int32_t>(step.tokens.size());
       uint64_t hash = 0;
       for (size_t i = 0; i < step.tokens.size(); ++i) {
         const int32_t position = step.position + static_cast<int32_t>(i);
         hash = MixHash(Before(args.kv, step, position), step.tokens[i]);
         HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
       }
+      const uint32_t next = Next(step, hash);
       for (size_t i = 0; i < step.draws.size(); ++i) {
-        *draw++ = {.id = NextHashToken(hash, step.tokens.back(), repeats),
-                   .max = 0,
-                   .total_mass = uint64_t{1} << kMassBits};
+        *draw++ = {.id = next, .max = 0, .total_mass = uint64_t{1} << kMassBits};
       }
       drawn += static_cast<int64_t>(step.draws.size());
       if (!step.wants_logits) continue;
@@ -92,13 +97,20 @@ class HashRunner final : public ModelRunner {
         continue;
       }
       std::fill_n(logits, kHashVocab, 0.0f);
-      logits[NextHashToken(hash, step.tokens.back(), repeats)] = 10;
+      logits[next] = 10;
     }
     given += row;
+    most_tokens = std::max(most_tokens, tokens);
     return absl::OkStatus();
   }
 
  private:
+  uint32_t Next(const SequenceStep& step, uint64_t hash) const {
+    const uint32_t next = NextHashToken(hash, step.tokens.back(), repeats);
+    const int32_t last = step.position + static_cast<int32_t>(step.tokens.size()) - 1;
+    return errs_at > 0 && last % errs_at == 0 ? (next + 1) % kHashVocab : next;
+  }
+
   // The hash of every slot before `position` that it sees, so that each of them must be right.
   uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) const {
     uint64_t all = 0;

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <csignal>
 #include <thread>
 
 #include "model/tokenizer/tokenizer.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/deep_model.h"
 #include "tests/e2e/expert_model.h"
 #include "tests/e2e/gguf_model.h"
 #include "tests/e2e/grammar_oracle.h"
@@ -21,11 +23,12 @@ namespace {
 
 constexpr int kConcurrency = 16;
 
-std::vector<TestAnswer> AskAll(Cluster& cluster, const std::vector<TestRequest>& requests) {
+std::vector<TestAnswer> AskAll(Cluster& cluster, const std::vector<TestRequest>& requests,
+                               int at_once) {
   std::vector<TestAnswer> answers(requests.size());
   std::atomic<size_t> next{0};
   std::vector<std::thread> clients;
-  for (int i = 0; i < kConcurrency; ++i) {
+  for (int i = 0; i < at_once; ++i) {
     clients.emplace_back([&] {
       for (size_t r = next++; r < requests.size(); r = next++) {
         grpc::ClientContext context;
@@ -49,9 +52,9 @@ void SearchSome(std::vector<TestRequest>& requests) {
   }
 }
 
-void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests,
-                 LocalGenerator& local) {
-  const std::vector<TestAnswer> answers = AskAll(cluster, requests);
+void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests, LocalGenerator& local,
+                 int at_once = kConcurrency) {
+  const std::vector<TestAnswer> answers = AskAll(cluster, requests, at_once);
   for (size_t r = 0; r < requests.size(); ++r) {
     const TestRequest& request = requests[r];
     ASSERT_TRUE(answers[r].status.ok()) << r << ": " << answers[r].status.error_message() << "\n"
@@ -117,6 +120,76 @@ TEST(ExactTest, SpeculationChangesNoToken) {
     const auto state = worker.State();
     EXPECT_GT(state->draft_tokens_accepted(), 0u);
     EXPECT_GT(state->draft_tokens(), state->draft_tokens_accepted());
+  }
+}
+
+// The bundled model with weights of four bits guesses for a model of the same logits that takes
+// several times as long; so most guesses are right.
+class DraftModelTest : public testing::Test {
+ protected:
+  DraftModelTest() { WriteDeepModel(folder_.path(), 40); }
+
+  Cluster::Options Workers(std::vector<std::string> first_decode_flags) const {
+    return {.model = folder_.path(),
+            .decode = 2,
+            .decode_flags = {"--draft_model=" + ModelFolder(), "--draft_weights=int4",
+                             "--max_draft_tokens=6"},
+            .first_decode_flags = std::move(first_decode_flags)};
+  }
+
+  const TempFolder folder_;
+};
+
+TEST_F(DraftModelTest, ChangesNoToken) {
+  LocalGenerator local(
+      {.model = folder_.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
+  Cluster cluster(Workers({"--speculation=ngram", "--draft_kv_memory=6MiB", "--max_batch=3"}));
+  const auto vocab = local.vocab();
+  std::vector<TestRequest> requests = MakeRequests(24, 200, vocab, 33);
+  for (size_t r = 0; r < requests.size(); ++r) {
+    requests[r].tokens_max = 60;
+    requests[r].choices = 1 + static_cast<int>(r % 5 == 0);
+    if (r % 7 == 1) requests[r].sampling.logit_bias = {{7, 4.0f}, {9, -3.0f}};
+  }
+  const GrammarOracle grammars(folder_.path(), vocab);
+  grammars.ConstrainSome(requests);
+  ExpectExact(cluster, requests, local, 4);
+  for (WorkerProcess& worker : cluster.decode()) {
+    const auto state = worker.State();
+    EXPECT_GT(state->draft_model_tokens_accepted(), 0u);
+    EXPECT_GT(state->draft_model_tokens(), state->draft_model_tokens_accepted());
+    EXPECT_GE(state->draft_tokens(), state->draft_model_tokens());
+  }
+}
+
+// After a failover, and after a move, the draft model computes the tokens again.
+TEST_F(DraftModelTest, FollowsASequenceToAnotherWorker) {
+  LocalGenerator local(
+      {.model = folder_.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
+  for (const int signal : {SIGKILL, SIGTERM}) {
+    Cluster cluster(Workers({}));
+    TestRequest request = MakeRequest(150, local.vocab(), 34, 200);
+    request.sampling = {.temperature = signal == SIGKILL ? 0.0f : 0.4f, .seed = 5};
+    bool ended = false;
+    const auto end_one = [&](const TestAnswer& so_far) {
+      if (ended || so_far.tokens[0].size() < 20) return;
+      for (WorkerProcess& worker : cluster.decode()) {
+        if (!ended && worker.State()->running() > 0) {
+          worker.process.Signal(signal);
+          ended = true;
+        }
+      }
+    };
+    Deadline context(std::chrono::minutes(2));
+    const TestAnswer answer = Ask(cluster.client(), ToProto(request), context, end_one);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
+    EXPECT_TRUE(ended);
+    EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 200));
+    uint64_t right = 0;  // on the worker that is left
+    for (WorkerProcess& worker : cluster.decode()) {
+      if (const auto state = worker.State()) right += state->draft_model_tokens_accepted();
+    }
+    EXPECT_GT(right, 0u) << cluster.Logs();
   }
 }
 

@@ -106,6 +106,33 @@ TEST_P(WorkerStartTest, MoreMemoryThanThereIs) {
                 "kv_memory=900TiB and dram_memory=100TiB is 1000 TiB; this process may use");
 }
 
+TEST_P(WorkerStartTest, ADraftModelWithAnotherTokenizer) {
+  std::ifstream file(model_ + "/tokenizer.json");
+  std::string tokenizer((std::istreambuf_iterator<char>(file)), {});
+  const size_t one = tokenizer.find(": 2044,"), next = tokenizer.find(": 2045,");
+  ASSERT_LT(one, next);
+  ASSERT_NE(next, std::string::npos);
+  std::swap(tokenizer[one + 5], tokenizer[next + 5]);
+  Write("tokenizer.json", tokenizer);
+  ExpectRefusal({"--model=" + ModelFolder(), "--draft_model=" + model_}, 65,
+                "whose token 2044 is ' When', and model's is ' herbs'; use a draft model with the "
+                "tokenizer of model");
+}
+
+TEST_P(WorkerStartTest, ADraftModelOnAGpu) {
+  ExpectRefusal({"--model=" + model_, "--draft_model=" + ModelFolder(), "--device=cuda:0"}, 78,
+                "draft models need device=cpu");
+}
+
+TEST_P(WorkerStartTest, NoDraftModel) {
+  ExpectRefusal({"--model=" + model_, "--draft_model=/nowhere/at-all"}, 66, "/nowhere/at-all");
+}
+
+TEST_P(WorkerStartTest, PoolOfTheDraftModelSmallerThanABlock) {
+  ExpectRefusal({"--model=" + model_, "--draft_model=" + ModelFolder(), "--draft_kv_memory=1KiB"},
+                65, "draft_model");
+}
+
 TEST_P(WorkerStartTest, UnknownFault) {
   ExpectRefusal({"--model=" + model_, "--fault=lunch:kill"}, 65, "fault");
 }

@@ -39,14 +39,17 @@ absl::Status CheckMemory(const v1::WorkerConfig& config) {
   const auto pool = ParseBytes(config.kv_memory());
   const auto dram = ParseBytes(config.dram_memory());
   if (!pool.ok() || !dram.ok()) return absl::OkStatus();  // Their owners say what is wrong.
-  const uint64_t wanted = *dram + (on_cpu ? *pool : 0);
+  const auto draft = ParseBytes(config.draft_model().empty() ? "0B" : config.draft_kv_memory());
+  if (!draft.ok()) return absl::OkStatus();
+  const uint64_t wanted = *dram + (on_cpu ? *pool + *draft : 0);
   const MemoryLimit limit = ReadMemoryLimit();
   if (wanted <= limit.bytes) return absl::OkStatus();
   return FailedPrecondition(
-      "the memory of {}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
+      "the memory of {}{}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
       "limit",
-      on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "", config.dram_memory(),
-      FormatBytes(wanted), FormatBytes(limit.bytes), limit.source);
+      on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "",
+      on_cpu && *draft > 0 ? fmt::format("draft_kv_memory={} and ", config.draft_kv_memory()) : "",
+      config.dram_memory(), FormatBytes(wanted), FormatBytes(limit.bytes), limit.source);
 }
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> StartServing(v1::WorkerState::Role first,

@@ -20,7 +20,8 @@ bool OnGpus(const v1::WorkerConfig& config) { return config.device().starts_with
 
 // The guesses that one decode step may check. Large batches have no use for more.
 uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
-  return config.speculation() == "ngram" ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
+  const bool speculates = config.speculation() == "ngram" || !config.draft_model().empty();
+  return speculates ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
 }
 
 // The maximum number of tokens in a step of either role. The model's runner allocates its memory
@@ -43,6 +44,16 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
           .gpu_kernels = config.gpu_kernels()};
+}
+
+// The draft model takes a step of a few tokens of each sequence, or chunks of a prompt.
+ModelHost::Options DraftOptionsOf(const v1::WorkerConfig& config) {
+  return {.model = config.draft_model(),
+          .kv_memory = config.draft_kv_memory(),
+          .block_tokens = static_cast<int32_t>(config.block_tokens()),
+          .weights = config.draft_weights(),
+          .step_tokens = DraftStepTokens(config.max_batch()),
+          .device = config.device()};
 }
 
 // The host that the wire binds: the one of `listen` by default.
@@ -79,6 +90,7 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .process = ProcessInfoOf(prefill ? "penstock-prefill" : "penstock-decode", config),
       .cluster = ClusterTlsOf(config),
       .model = ModelOptionsOf(config),
+      .draft = DraftOptionsOf(config),
       .cache = {.policy = config.cache_policy(), .keep_tokens = !config.kv_events_listen().empty()},
       .kv_events_listen = config.kv_events_listen(),
       .kv_events_topic = config.kv_events_topic(),
@@ -119,7 +131,8 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
           .local_prefill_max_tokens = config.local_prefill_max_tokens(),
           .max_waiting = config.max_waiting(),
           .draft_tokens = DraftRowsOf(config) > 0 ? config.max_draft_tokens() : 0,
-          .draft_rows = DraftRowsOf(config)};
+          .draft_rows = DraftRowsOf(config),
+          .ngrams = config.speculation() == "ngram"};
 }
 
 void LoadKernelsAtStart(const v1::WorkerConfig& config) {

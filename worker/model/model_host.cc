@@ -117,9 +117,13 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, M
   host.checkpoint_fingerprint = model.fingerprint;
   host.arithmetic = IsaName(BestIsa());
   host.fingerprint = WithArithmetic(model.fingerprint, host.arithmetic);
-  host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
-  host.cpu_runner = std::make_unique<TransformerRunner>(
-      host.weights, Exec{.threads = host.threads.get()}, options.step_tokens);
+  ThreadPool* threads = options.shared_threads;
+  if (threads == nullptr) {
+    host.threads = std::make_unique<ThreadPool>(ThreadCount(options.threads));
+    threads = host.threads.get();
+  }
+  host.cpu_runner = std::make_unique<TransformerRunner>(host.weights, Exec{.threads = threads},
+                                                        options.step_tokens);
   host.runner = host.cpu_runner.get();
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;

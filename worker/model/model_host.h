@@ -30,6 +30,9 @@ struct ModelHost {
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several
     std::string gpu_kernels = "auto";  // as GpuOptions::kernels
+    // Computes on these threads, which outlive the host, instead of `threads` of its own. The
+    // caller computes one of the models at a time.
+    ThreadPool* shared_threads = nullptr;
   };
 
   // Errors name the file and field, or the missing memory.
@@ -45,7 +48,7 @@ struct ModelHost {
   // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;
   uint64_t checkpoint_fingerprint = 0;
-  std::unique_ptr<ThreadPool> threads;
+  std::unique_ptr<ThreadPool> threads;  // null: on a GPU, or shared with another host
   std::unique_ptr<TransformerRunner> cpu_runner;
   ModelRunner* runner = nullptr;
   KvLayout layout;  // of the pool

@@ -31,6 +31,17 @@ struct VllmGauges {
   prometheus::Gauge& usage;
 };
 
+// The guesses of one drafter.
+struct GuessCounters {
+  void Show(uint64_t checked_now, uint64_t right_now) {
+    checked.Increment(static_cast<double>(checked_now) - checked.Value());
+    right.Increment(static_cast<double>(right_now) - right.Value());
+  }
+
+  prometheus::Counter& checked;
+  prometheus::Counter& right;
+};
+
 struct WorkerMetrics {
   WorkerMetrics(MetricsRegistry& registry, const WorkerFacts& given)
       : facts(given),
@@ -60,15 +71,22 @@ struct WorkerMetrics {
                                "Running choices that were moved to other decode workers.")),
         evicted(registry.Counter("penstock_kv_evicted_tokens_total",
                                  "Prompt tokens whose KV was dropped, as kv_policy said.")),
-        draft(registry.Counter("penstock_draft_tokens_total",
-                               "Guesses of speculation that a decode step checked.")),
-        draft_accepted(registry.Counter("penstock_draft_tokens_accepted_total",
-                                        "Guesses of speculation that were right.")),
+        ngram(Guesses(registry, "ngram")),
+        draft_model(Guesses(registry, "model")),
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
     return registry.Gauge("penstock_kv_blocks", "Blocks of a tier, by state.",
                           {{"tier", "device"}, {"state", state}});
+  }
+
+  static GuessCounters Guesses(MetricsRegistry& registry, const std::string& drafter) {
+    return {.checked = registry.Counter("penstock_draft_tokens_total",
+                                        "Guesses of speculation that a decode step checked.",
+                                        {{"drafter", drafter}}),
+            .right = registry.Counter("penstock_draft_tokens_accepted_total",
+                                      "Guesses of speculation that were right.",
+                                      {{"drafter", drafter}})};
   }
 
   void Show(const v1::WorkerState& state) {
@@ -91,9 +109,10 @@ struct WorkerMetrics {
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
-    draft.Increment(static_cast<double>(state.draft_tokens()) - draft.Value());
-    draft_accepted.Increment(static_cast<double>(state.draft_tokens_accepted()) -
-                             draft_accepted.Value());
+    const uint64_t checked = state.draft_model_tokens(),
+                   right = state.draft_model_tokens_accepted();
+    ngram.Show(state.draft_tokens() - checked, state.draft_tokens_accepted() - right);
+    draft_model.Show(checked, right);
     ShowProgress();
     vllm.running.Set(state.running());
     vllm.waiting.Set(state.waiting());
@@ -126,8 +145,8 @@ struct WorkerMetrics {
   prometheus::Counter& steps;
   prometheus::Counter& moved;
   prometheus::Counter& evicted;
-  prometheus::Counter& draft;
-  prometheus::Counter& draft_accepted;
+  GuessCounters ngram;
+  GuessCounters draft_model;
   VllmGauges vllm;
 };
 

@@ -6,11 +6,27 @@
 #include "base/log/log.h"
 #include "base/tls/tls_metrics.h"
 #include "proto/names.h"
+#include "worker/model/draft_host.h"
 #include "worker/runtime/drain.h"
 #include "worker/runtime/worker_identity.h"
 #include "worker/runtime/worker_metrics.h"
 
 namespace penstock {
+namespace {
+
+void LogLoaded(const ModelHost::Options& options, const ModelStart& start, Duration took) {
+  const double gigabytes = static_cast<double>(start.weight_bytes) / 1e9;
+  Log(LogLevel::kInfo, "model_loaded",
+      {{"model", options.model},
+       {"device", options.device},
+       {"seconds", std::chrono::duration<double>(took).count()},
+       {"check_seconds", start.check_s},
+       {"load_seconds", start.load_s},
+       {"gigabytes", gigabytes},
+       {"gb_per_s", gigabytes / start.load_s}});
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Open(WorkerRuntimeOptions options) {
   std::unique_ptr<WorkerRuntime> runtime(new WorkerRuntime(std::move(options)));
@@ -21,7 +37,7 @@ absl::StatusOr<std::unique_ptr<WorkerRuntime>> WorkerRuntime::Open(WorkerRuntime
 absl::Status WorkerRuntime::OpenParts() {
   ASSIGN_OR_RETURN(cluster_, TlsIdentity::Open(options_.cluster, TlsUse::kMember));
   operators_ = std::make_unique<OperatorGate>(cluster_);
-  RETURN_IF_ERROR(OpenModel());
+  RETURN_IF_ERROR(OpenModels());
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
   AddCertificateMetric(metrics_, "cluster", cluster_);
   watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
@@ -46,18 +62,16 @@ absl::Status WorkerRuntime::OpenParts() {
   return absl::OkStatus();
 }
 
-absl::Status WorkerRuntime::OpenModel() {
-  const TimePoint begin = clock_.Now();
+absl::Status WorkerRuntime::OpenModels() {
+  const bool drafts = !options_.draft.model.empty();
+  if (drafts) RETURN_IF_ERROR(CheckDraftModel(options_.draft, options_.model));
+  TimePoint begin = clock_.Now();
   ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
-  const ModelStart& start = host_->start;
-  const double gigabytes = static_cast<double>(start.weight_bytes) / 1e9;
-  Log(LogLevel::kInfo, "model_loaded",
-      {{"device", options_.model.device},
-       {"seconds", std::chrono::duration<double>(clock_.Now() - begin).count()},
-       {"check_seconds", start.check_s},
-       {"load_seconds", start.load_s},
-       {"gigabytes", gigabytes},
-       {"gb_per_s", gigabytes / start.load_s}});
+  LogLoaded(options_.model, host_->start, clock_.Now() - begin);
+  if (!drafts) return absl::OkStatus();
+  begin = clock_.Now();
+  ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, *host_));
+  LogLoaded(options_.draft, draft_host_->start, clock_.Now() - begin);
   return absl::OkStatus();
 }
 

@@ -55,6 +55,7 @@ class WorkerRuntime {
   const Clock& clock() const { return clock_; }
   MetricsRegistry& metrics() { return metrics_; }
   ModelHost& host() { return *host_; }
+  ModelHost* draft_host() { return draft_host_.get(); }  // null: there is no draft model
   KvCacheManager& cache() { return *cache_; }
   TieredStore& tiers() { return *tiers_; }
   GrammarHost& grammars() { return *grammars_; }
@@ -95,7 +96,7 @@ class WorkerRuntime {
 
   // worker_runtime.cc
   absl::Status OpenParts();
-  absl::Status OpenModel();
+  absl::Status OpenModels();
   void OpenServices();
   void MakeRoleSwitch();
   absl::Status StartServer();
@@ -132,6 +133,7 @@ class WorkerRuntime {
 
   // In the order of construction; destruction is the reverse.
   std::unique_ptr<ModelHost> host_;
+  std::unique_ptr<ModelHost> draft_host_;
   int64_t watermark_ = 1;
   std::unique_ptr<GrammarHost> grammars_;
   std::unique_ptr<KvCacheManager> cache_;

@@ -27,6 +27,7 @@ struct WorkerRuntimeOptions {
 
   // Model and cache.
   ModelHost::Options model;
+  ModelHost::Options draft;  // the draft model; no `model`: there is none
   KvCacheManager::Options cache;
 
   // KV events for indexes outside the cluster.

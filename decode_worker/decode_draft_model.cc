@@ -1,0 +1,117 @@
+// DecodeEngine: the draft model. It computes its own KV of a sequence beside the steps of the
+// target, and guesses tokens where that pays (docs/adr/0046-speculation.md).
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log/log.h"
+#include "decode_worker/decode_engine.h"
+
+namespace penstock {
+namespace {
+
+// The draft model's KV of a sequence is expected to save this many times its cost: the answer may
+// end soon, and the times are estimates.
+constexpr double kMargin = 2;
+// The time of a part of that computation, in steps of the target.
+constexpr double kCatchUpSteps = 2;
+// The target's steps whose times are measured before the draft model's are compared with them.
+constexpr int64_t kFirstSteps = 4;
+// An answer of which nothing is known goes on for this many tokens. Later it is expected to become
+// twice as long as it is.
+constexpr int32_t kTokensToCome = 64;
+
+std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
+  std::vector<DrawSpec> draws;
+  for (int32_t ahead = 0; ahead < count; ++ahead) draws.push_back(sampler.GuessDraw(ahead));
+  return draws;
+}
+
+}  // namespace
+
+// Guesses of the draft model are computed here, if they pay.
+DraftPlan DecodeEngine::PlanWithModel(std::span<const uint64_t> batch,
+                                      std::vector<DraftOffers> offers) {
+  const StepCost model = draft_->CostOf(cost_);
+  if (steps_ >= kFirstSteps) CatchUpOne(batch, offers, model);
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const auto& context = sequences_.at(batch[i]).context;
+    const bool ready = context != nullptr && DraftModel::Ready(*context);
+    if (!ready || steps_ < kFirstSteps) offers[i].model = {};
+  }
+  DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.draft_rows);
+  if (draft_ != nullptr) GuessByModel(batch, plan.choices);
+  return plan;
+}
+
+// Computes some tokens of the oldest sequence whose guesses are going to pay, once the draft model
+// has its KV.
+void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const DraftOffers> offers,
+                              const StepCost& model) {
+  const DraftPlan wish =
+      ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.draft_rows);
+  const double step = cost_.Seconds(static_cast<int64_t>(batch.size()));
+  for (size_t i = 0; i < batch.size(); ++i) {
+    DecodeSequence& sequence = sequences_.at(batch[i]);
+    const DraftChoice& choice = wish.choices[i];
+    if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
+    const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
+    const double tokens = TokensToCome(sequence) - cost / (kCatchUpSteps * step);
+    if (wish.saved * tokens * step / static_cast<double>(batch.size()) < kMargin * cost) continue;
+    if (!BeginCatchUp(sequence)) continue;
+    if (DraftModel::Ready(*sequence.context)) continue;
+    BeatOnce();
+    if (const auto status = draft_->CatchUp(*sequence.context, kCatchUpSteps * step, cost_);
+        !status.ok()) {
+      StopDraftModel(status);
+    }
+    return;
+  }
+}
+
+double DecodeEngine::TokensToCome(const DecodeSequence& sequence) {
+  const int32_t so_far = sequence.sampler.output_tokens();
+  return std::min(sequence.session->stop.tokens_max - so_far, std::max(kTokensToCome, so_far));
+}
+
+// The choices of a session share the KV of their prompt. False: the pool has no room.
+bool DecodeEngine::BeginCatchUp(DecodeSequence& sequence) {
+  if (sequence.context->computed() > 0) return true;
+  if (!draft_->HasRoom(*sequence.context)) return false;
+  const DraftContext* longest = sequence.context.get();
+  for (const auto& [id, other] : sequences_) {
+    if (other.session != sequence.session) continue;
+    if (other.context->computed() > longest->computed()) longest = other.context.get();
+  }
+  if (longest->computed() > 0) draft_->SharePrompt(*sequence.context, *longest);
+  return true;
+}
+
+void DecodeEngine::GuessByModel(std::span<const uint64_t> batch,
+                                std::span<const DraftChoice> choices) {
+  std::vector<DraftAsk> asks;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const DecodeSequence& sequence = sequences_.at(batch[i]);
+    if (sequence.context == nullptr) continue;
+    if (choices[i].drafter == Drafter::kModel) {
+      asks.push_back({.context = sequence.context.get(),
+                      .draws = DrawsOf(sequence.sampler, choices[i].tokens)});
+    } else {
+      sequence.context->SkipGuess();
+    }
+  }
+  if (asks.empty()) return draft_->SkipGuesses();
+  BeatOnce();
+  if (const absl::Status status = draft_->Guess(asks); !status.ok()) StopDraftModel(status);
+}
+
+// Goes on without the draft model: answers do not depend on it.
+void DecodeEngine::StopDraftModel(const absl::Status& status) {
+  LogError("draft_model_failed", "{}; the worker goes on without it", Message(status));
+  draft_ = nullptr;
+  for (auto& [id, sequence] : sequences_) {
+    if (sequence.context != nullptr) sequence.context->Release();
+  }
+}
+
+}  // namespace penstock

@@ -1,0 +1,65 @@
+#include "lab/decoding/scripted_models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "lab/micro/kernels_model.h"
+
+namespace penstock {
+namespace {
+
+constexpr int32_t kDraftStepTokens = 512;
+
+// 112 million weights.
+ModelConfig TenthShape() {
+  ModelConfig config = TinyLlamaShape();
+  config.layers = 10;
+  config.hidden = 768;
+  config.intermediate = 2048;
+  config.heads = 12;
+  return config;
+}
+
+}  // namespace
+
+absl::Status ScriptedRunner::Step(const StepArgs& args) {
+  RETURN_IF_ERROR(runner_.Step(args));
+  int64_t row = 0;
+  for (const SequenceStep& step : args.sequences) {
+    if (!step.wants_logits) continue;
+    const auto next = static_cast<size_t>(step.position) + step.tokens.size();
+    args.logits.row(row++)[TokenAt(std::min(next, script.size() - 1))] = 1e6f;
+  }
+  return absl::OkStatus();
+}
+
+BenchDraft::BenchDraft(const Exec& exec, WeightPolicy policy)
+    : weights_(RandomWeights(TenthShape(), 2, 0.02f, FormsOf(policy))),
+      runner_(weights_, exec, kDraftStepTokens),
+      scripted_(runner_) {}
+
+absl::StatusOr<std::unique_ptr<BenchDraft>> BenchDraft::Open(const Exec& exec, WeightPolicy policy,
+                                                             int64_t blocks, size_t target_bytes) {
+  auto draft = std::unique_ptr<BenchDraft>(new BenchDraft(exec, policy));
+  ASSIGN_OR_RETURN(draft->pool_, BlockPool::Create(draft->runner_.kv_layout(), blocks));
+  draft->model_ = std::make_unique<DraftModel>(
+      draft->scripted_, *draft->pool_, draft->clock_,
+      DraftModel::Options{.step_tokens = kDraftStepTokens,
+                          .vocab = draft->runner_.vocab(),
+                          .relative_cost = static_cast<double>(draft->weights_.bytes()) /
+                                           static_cast<double>(target_bytes)});
+  return draft;
+}
+
+void BenchDraft::Guess(const ScriptedRunner::Tokens& script, size_t first, double share) {
+  scripted_.script = script;
+  std::vector<bool>& wrong = scripted_.wrong;
+  wrong.assign(script.size(), false);
+  const auto answers = wrong.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto size = static_cast<double>(script.size() - first);
+  std::fill_n(answers, std::lround(size * (1 - share)), true);
+  std::shuffle(answers, wrong.end(), std::mt19937(1));
+}
+
+}  // namespace penstock
