@@ -12,7 +12,7 @@ namespace {
 
 // The draft model's KV of a sequence is expected to save this many times its cost: the answer may
 // end soon, and the times are estimates.
-constexpr double kMargin = 2;
+constexpr double kMargin = 3;
 // The time of a part of that computation, in steps of the target.
 constexpr double kCatchUpSteps = 2;
 // The target's steps whose times are measured before the draft model's are compared with them.
