@@ -232,7 +232,7 @@ TEST(EvictionTest, WorkersAreTheOuterBound) {
   scored.mutable_output()->set_top_logprobs(1);
   grpc::ClientContext context;
   EXPECT_THAT(Ask(cluster.client(), scored, context).status.error_message(),
-              HasSubstr("cannot be combined with echo and logprobs"));
+              HasSubstr("cannot be combined with log-probabilities of the prompt"));
 }
 
 }  // namespace
