@@ -152,7 +152,6 @@ void RoleKeeper::ChangeRole(const RoleProposal& proposal) {
 }
 
 void RoleKeeper::OnRoleChanged(const RoleProposal& proposal, const absl::Status& status) {
-  (status.ok() ? metrics_->turned : metrics_->failed).Increment();
   if (status.ok()) {
     Log(LogLevel::kInfo, "worker_role_changed",
         {{"worker", proposal.worker.worker_id}, {"to", RoleName(proposal.to)}});
@@ -164,6 +163,8 @@ void RoleKeeper::OnRoleChanged(const RoleProposal& proposal, const absl::Status&
   }
   MutexLock lock(mutex_);
   role_change_.reset();
+  // Who sees the count may ask for the next change.
+  (status.ok() ? metrics_->turned : metrics_->failed).Increment();
   ended_.NotifyAll();
 }
 
