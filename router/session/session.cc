@@ -337,7 +337,8 @@ void Session::ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, 
   ChoiceWriter& writer = writers_[choice];
   for (const v1::TokenOut& token : tokens) {
     timing_.OnToken(now);
-    timing_.OnGuesses(token);
+    // The tokens of a beam search come at once, and none of them was guessed.
+    if (!request_.answer.sampling.has_beams()) timing_.OnGuesses(token);
     ++unsent_[choice];
     writer.Add(token);
     if (writer.ended()) break;

@@ -81,12 +81,17 @@ TEST_F(BestOfTest, ABeamSearchIsAnsweredByTheDecodeWorkerAlone) {
   SendFirst(world_.opened[1], candidates);
   std::vector<FakeChoice> answers = ChoicesOf(world_.opened[1]);
   for (FakeChoice& choice : answers) {
-    while (!choice.ended()) SendToken(world_.opened[1], choice);
+    while (!choice.ended()) {
+      v1::TokenOut token = choice.Next();
+      token.set_more_in_step(choice.ended() ? 0 : 1);  // they come at once
+      session_->OnDecodeToken(world_.opened[1].attempt, token, now_);
+    }
   }
   ASSERT_TRUE(world_.finished.has_value());
   EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
   EXPECT_EQ(world_.text[0], Expected(0, 6));
   EXPECT_EQ(world_.text[1], Expected(1, 6));
+  EXPECT_EQ(world_.endings.back().usage().accepted_draft_tokens(), 0u);
 }
 
 }  // namespace
