@@ -26,7 +26,7 @@ struct DecodeSpan {
   int64_t more = 0;
   int64_t choices = 1;
   int64_t step_tokens = 1;  // of one choice in one step, with guesses
-  // Of `tokens` in one step, when they are computed here; 0: their KV is received.
+  // The number of `tokens` that one step computes here; 0: their KV is received.
   int64_t chunk_tokens = 0;
 };
 DecodeNeed NeedOf(const KvLayout& layout, const DecodeSpan& span);

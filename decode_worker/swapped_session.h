@@ -49,7 +49,7 @@ class SwappedSession {
 
   size_t blocks_ = 0;
   std::vector<DecodeSequence> choices_;
-  // Of each choice's blocks behind the passed ones among the swapped ones.
+  // For each choice, the indices among the swapped blocks of those that its window has not passed.
   std::vector<std::vector<size_t>> places_;
   SwapTicket ticket_;
   std::shared_ptr<Arrival> arrival_;  // shared with the store's callback

@@ -13,7 +13,7 @@ namespace penstock {
 // sessions, the target model or its KV; a guess is never more than a hint, because the engine draws
 // every token itself.
 
-// What guesses the tokens of a sequence.
+// The source of a sequence's guesses.
 enum class Drafter { kNgram, kModel };
 
 // A sequence's guess.

@@ -28,7 +28,7 @@ constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
 using Tokens = ScriptedRunner::Tokens;
 
-// What guesses the answers of a run.
+// The sources of guesses in a run.
 struct Drafters {
   bool ngrams = false;
   DraftModel* model = nullptr;
