@@ -31,7 +31,8 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       options_(options),
       mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
       outputs_(runner),
-      attention_(runner.eviction_attention()) {}
+      attention_(runner.eviction_attention()),
+      hidden_size_(runner.hidden_size()) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
 
@@ -48,6 +49,11 @@ void PrefillEngine::Stop() {
 }
 
 absl::Status PrefillEngine::Submit(PrefillJob job) {
+  if (job.hidden_state && hidden_size_ == 0) {
+    return InvalidArgument(
+        "hidden_state is set, and this worker computes on GPUs, which do not return hidden states; "
+        "embeddings need prefill workers on CPUs");
+  }
   const auto tokens = static_cast<int64_t>(job.tokens.size());
   if (++prompts_here_ > static_cast<int64_t>(options_.max_waiting)) {
     --prompts_here_;
@@ -115,6 +121,7 @@ void PrefillEngine::Accept(PrefillJob job) {
                                            .table = {},
                                            .eviction = std::move(eviction)})
                        .first->second;
+  if (prompt.job.hidden_state) prompt.hidden.resize(static_cast<size_t>(hidden_size_));
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
   if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout)))
@@ -172,7 +179,7 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   prompt.blocks = std::move(admission.held);
   prompt.cached = static_cast<int32_t>(prompt.blocks.size()) * layout.block_tokens;
   prompt.passed = CountPassed(prompt.blocks);
-  if (prompt.cached > 0 && prompt.eviction == nullptr) {
+  if (prompt.cached > 0 && prompt.eviction == nullptr && prompt.job.IsDecoded()) {
     sender_.SendLayers(prompt.job.key, {.first_layer = 0,
                                         .last_layer = layout.layers,
                                         .first_token = 0,
@@ -288,7 +295,7 @@ int32_t PrefillEngine::ScoredRows(const PrefillChunk& chunk) const {
 // A step gives the logits of its last token, so each token with a score is a step of its own. They
 // are in one batch: in every layer all keys and values are written before any are read.
 void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps) {
-  const Prompt& prompt = prompts_.at(chunk.prompt);
+  Prompt& prompt = prompts_.at(chunk.prompt);
   const PromptEviction* eviction = prompt.eviction.get();
   const bool behind = eviction != nullptr && chunk.begin >= eviction->prompt_tokens();
   const auto add = [&](int32_t begin, int32_t tokens) -> SequenceStep& {
@@ -302,7 +309,9 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
   for (int32_t i = 0; i < scored; ++i) outputs_.Want(add(chunk.begin + i, 1), {});
   if (scored == chunk.tokens) return;
   SequenceStep& rest = add(chunk.begin + scored, chunk.tokens - scored);
-  if (EndsPrompt(chunk)) outputs_.Want(rest, FirstDraws(FirstOf(prompt.job)));
+  if (!EndsPrompt(chunk)) return;
+  outputs_.Want(rest, FirstDraws(FirstOf(prompt.job)));
+  rest.hidden = prompt.hidden;
 }
 
 void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer,
@@ -313,6 +322,7 @@ void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t fir
       SendEvicted(chunk, first_layer, last_layer);
       continue;
     }
+    if (!prompt.job.IsDecoded()) continue;
     sender_.SendLayers(prompt.job.key,
                        {.first_layer = first_layer,
                         .last_layer = last_layer,
@@ -339,6 +349,13 @@ absl::Status PrefillEngine::SendScores(const PrefillChunk& chunk, size_t first_o
   }
   job.sink->OnScores(std::move(scores));
   return absl::OkStatus();
+}
+
+void PrefillEngine::SendHiddenState(const Prompt& prompt) {
+  if (prompt.hidden.empty()) return;
+  v1::HiddenState state;
+  state.mutable_values()->Assign(prompt.hidden.begin(), prompt.hidden.end());
+  prompt.job.sink->OnHiddenState(std::move(state));
 }
 
 FirstTokensArgs PrefillEngine::FirstOf(const PrefillJob& job) {
@@ -369,6 +386,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
   const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {
     return token.finish() == v1::TokenOut::GOING_ON;
   });
+  SendHiddenState(prompt);
   // The client first: Finish leads to Committed, which may end the call.
   job.sink->OnFirst(*std::move(first), decode_follows);
   if (decode_follows) sender_.Finish(job.key, std::move(tokens));

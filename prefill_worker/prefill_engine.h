@@ -70,10 +70,11 @@ class PrefillEngine {
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
-    int32_t cached = 0;       // tokens
-    BlockCredit credit = {};  // for the blocks of later chunks
-    OwedBlocks owed = {};     // of a prompt that exchanges blocks
-    size_t passed = 0;        // leading blocks that its window has passed
+    int32_t cached = 0;              // tokens
+    BlockCredit credit = {};         // for the blocks of later chunks
+    OwedBlocks owed = {};            // of a prompt that exchanges blocks
+    size_t passed = 0;               // leading blocks that its window has passed
+    std::vector<float> hidden = {};  // of its last token; empty: not wanted
   };
 
   void Run();
@@ -103,6 +104,7 @@ class PrefillEngine {
   int32_t ScoredRows(const PrefillChunk& chunk) const;
   void SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
   absl::Status SendScores(const PrefillChunk& chunk, size_t first_output);
+  static void SendHiddenState(const Prompt& prompt);
   void Finish(Prompt& prompt, const StepOutput& output);
   void Fail(uint64_t id, const absl::Status& status);
   void Forget(uint64_t id);
@@ -129,6 +131,7 @@ class PrefillEngine {
   Duration token_time_{};
   StepOutputs outputs_;
   const std::optional<EvictionAttention> attention_;  // of a runner that can evict
+  const int32_t hidden_size_;
   bool refused_ = false;          // in this turn a prompt did not get its blocks
   FreedWaiters::Wait room_wait_;  // while prompts wait for blocks and nothing else is to do
   std::mt19937 random_{1};        // for random_chunks only

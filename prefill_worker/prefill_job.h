@@ -23,6 +23,8 @@ class PrefillSink {
   virtual ~PrefillSink() = default;
   // The scores of a job with `score_top`: all of them before OnFirst, by ascending position.
   virtual void OnScores(v1::PromptScores scores) = 0;
+  // That of a job with `hidden_state`: before OnFirst.
+  virtual void OnHiddenState(v1::HiddenState state) = 0;
   // `decode_follows` is false when every choice ended with its first token: no KV is handed over.
   virtual void OnFirst(v1::FirstTokens first, bool decode_follows) = 0;
   virtual void OnFailed(absl::Status status) = 0;
@@ -45,6 +47,7 @@ struct PrefillJob {
   // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache
   // then.
   std::optional<uint32_t> score_top{};
+  bool hidden_state = false;             // report that of the last token
   std::optional<KvEviction> eviction{};  // of a prompt that has more tokens than it keeps
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
@@ -57,6 +60,8 @@ struct PrefillJob {
   int64_t Blocks(const KvLayout& layout, int32_t chunk_tokens) const;
   // True if it needs more on its way, in the place of those that its window has passed.
   bool Exchanges(const KvLayout& layout, int32_t chunk_tokens) const;
+  // False if no choice can have a second token, so that nobody needs the KV.
+  bool IsDecoded() const { return stop.tokens_max > 1 || candidates > 0; }
   // The leading blocks that may come from the cache.
   int64_t CachedBlocksMax(const KvLayout& layout) const;
 };

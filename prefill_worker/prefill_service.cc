@@ -57,6 +57,12 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     Push(std::move(event));
   }
 
+  void OnHiddenState(v1::HiddenState state) override {
+    v1::PrefillEvent event;
+    *event.mutable_hidden_state() = std::move(state);
+    Push(std::move(event));
+  }
+
   void OnFailed(absl::Status status) override {
     EndWith(status);
     backend_.sender.Cancel(key_, status);
@@ -97,6 +103,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .first_choice = request.sampling().first_choice(),
         .choices = request.sampling().choices(),
         .candidates = BeamCandidates(request.sampling()),
+        .hidden_state = request.hidden_state(),
         .arrival = backend_.clock.Now(),
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};
@@ -109,9 +116,10 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     }
     ASSIGN_OR_RETURN(job.eviction,
                      backend_.evictions.Take(request.kv_policy(), request.prompt_tokens()));
-    if (job.eviction && job.score_top) {
-      return InvalidArgument("kv_policy is {}, which cannot be combined with scoring",
-                             request.kv_policy());
+    if (job.eviction && (job.score_top || job.hidden_state)) {
+      return InvalidArgument(
+          "kv_policy is {}, which cannot be combined with scoring or hidden_state",
+          request.kv_policy());
     }
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);

@@ -7,6 +7,7 @@
 #include "base/rpc/process_info.h"
 #include "base/tls/tls_metrics.h"
 #include "router/admin_service.h"
+#include "router/embeddings/route.h"
 #include "router/grpc/frame.h"
 #include "router/responses/route.h"
 
@@ -152,12 +153,12 @@ absl::Status RouterServer::StartAdmin() {
 
 absl::Status RouterServer::StartHttp() {
   if (options_.http_listen.empty()) return absl::OkStatus();
-  openai_ =
-      std::make_unique<OpenAiHandler>(OpenAiHandlerArgs{.core = *core_,
-                                                        .keys = keys_.get(),
-                                                        .version = ProcessVersion(),
-                                                        .request_limit = options_.request_limit,
-                                                        .more_routes = {ResponsesRoute()}});
+  openai_ = std::make_unique<OpenAiHandler>(
+      OpenAiHandlerArgs{.core = *core_,
+                        .keys = keys_.get(),
+                        .version = ProcessVersion(),
+                        .request_limit = options_.request_limit,
+                        .more_routes = {ResponsesRoute(), EmbeddingsRoute()}});
   anthropic_ = std::make_unique<AnthropicHandler>(
       AnthropicHandlerArgs{.core = *core_,
                            .keys = keys_.get(),

@@ -25,6 +25,9 @@ struct SequenceStep {
   // eviction_attention().
   int32_t evicted = 0;
   bool wants_logits = false;  // returns the logits of the last of `tokens`
+  // Receives the hidden state that these logits come from. Empty, or of hidden_size() elements with
+  // wants_logits.
+  std::span<float> hidden = {};
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 
@@ -76,6 +79,8 @@ class ModelRunner {
   // True if the runner draws tokens itself: those that DrawToken (token_draw.h) picks from the same
   // logits.
   virtual bool draws_tokens() const { return false; }
+  // The dimensions of SequenceStep::hidden; 0: the runner does not give hidden states.
+  virtual int32_t hidden_size() const { return 0; }
   // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
   // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
   virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }

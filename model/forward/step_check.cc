@@ -18,6 +18,13 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
     return InvalidArgument("sequence {} has {} evicted positions, it may have 0 to {}", index,
                            sequence.evicted, limits.takes_evicted ? sequence.position : 0);
   }
+  const auto hidden = static_cast<size_t>(limits.hidden_size);
+  if (!sequence.hidden.empty() && (!sequence.wants_logits || sequence.hidden.size() != hidden)) {
+    return InvalidArgument(
+        "sequence {} has room for {} dimensions of a hidden state, it may have 0, or {} with "
+        "logits",
+        index, sequence.hidden.size(), hidden);
+  }
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(limits.vocab)) {
       return InvalidArgument("sequence {} has token {}, the vocabulary has {}", index, token,

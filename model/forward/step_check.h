@@ -11,6 +11,7 @@ struct StepLimits {
   int32_t max_position = 0;
   int64_t max_tokens = 0;
   bool draws_tokens = false;
+  int32_t hidden_size = 0;
   bool takes_evicted = false;  // SequenceStep::evicted and StepArgs::on_queries
 };
 

@@ -52,7 +52,8 @@ struct TransformerRunner::Branch {
 struct TransformerRunner::Batch {
   int64_t rows = 0;
   std::vector<AttentionSequence> sequences;
-  std::vector<AttentionSequence> last;  // the last row of each sequence with wants_logits
+  std::vector<AttentionSequence> last;   // the last row of each sequence with wants_logits
+  std::vector<std::span<float>> hidden;  // of the same sequences, SequenceStep::hidden
 };
 
 TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
@@ -70,6 +71,7 @@ int32_t TransformerRunner::max_position() const { return weights_.config.max_pos
 int32_t TransformerRunner::max_step_tokens() const {
   return static_cast<int32_t>(scratch_->max_tokens);
 }
+int32_t TransformerRunner::hidden_size() const { return weights_.config.hidden; }
 size_t TransformerRunner::scratch_bytes() const { return scratch_->bytes(); }
 
 KvLayout TransformerRunner::kv_layout() const {
@@ -125,6 +127,7 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .vocab = vocab(),
                                    .max_position = max_position(),
                                    .max_tokens = scratch_->max_tokens,
+                                   .hidden_size = hidden_size(),
                                    .takes_evicted = eviction_attention().has_value()}));
   const KvLayout& layout = args.kv.layout;
   if (HoldsHeads(layout.dtype, layout.head_dim)) return absl::OkStatus();
@@ -151,6 +154,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
                             .rows = 1,
                             .position = sequence.position - sequence.evicted + rows - 1,
                             .blocks = sequence.blocks});
+      batch.hidden.push_back(sequence.hidden);
     }
     for (int64_t i = 0; i < rows; ++i) {
       const auto position = static_cast<int32_t>(sequence.position + i);
@@ -351,10 +355,13 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
 void TransformerRunner::Logits(const StepArgs& args, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
-  Gemm(exec_, {.input = Normed(weights_.final_norm, batch),
-               .weight = &weights_.lm_head,
-               .output = args.logits,
-               .scratch = &s.gemm});
+  const View<const float, 2> hidden = Normed(weights_.final_norm, batch);
+  for (size_t i = 0; i < batch.hidden.size(); ++i) {
+    std::copy_n(hidden.row(static_cast<int64_t>(i)), batch.hidden[i].size(),
+                batch.hidden[i].begin());
+  }
+  Gemm(exec_,
+       {.input = hidden, .weight = &weights_.lm_head, .output = args.logits, .scratch = &s.gemm});
   if (config.logit_divisor == 1 && config.logit_cap == 0) return;
   CapRows(exec_,
           {.rows = args.logits, .factor = 1 / config.logit_divisor, .cap = config.logit_cap});

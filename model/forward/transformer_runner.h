@@ -19,6 +19,7 @@ class TransformerRunner final : public ModelRunner {
   ~TransformerRunner() override;
 
   int32_t vocab() const override;
+  int32_t hidden_size() const override;
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   std::optional<EvictionAttention> eviction_attention() const override;

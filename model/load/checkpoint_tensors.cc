@@ -41,10 +41,12 @@ bool CheckpointTensors::HasBlocks(const std::string& name) const {
 }
 
 std::string CheckpointTensors::StoredName(const std::string& name) const {
-  constexpr std::string_view kPrefix = "transformer.";
-  if (!name.starts_with(kPrefix) || checkpoint_.Find(name).ok()) return name;
-  std::string short_name = name.substr(kPrefix.size());
-  return checkpoint_.Find(short_name).ok() ? short_name : name;
+  for (const std::string_view prefix : {"transformer.", "model."}) {
+    if (!name.starts_with(prefix) || checkpoint_.Find(name).ok()) continue;
+    std::string short_name = name.substr(prefix.size());
+    if (checkpoint_.Find(short_name).ok()) return short_name;
+  }
+  return name;
 }
 
 }  // namespace penstock

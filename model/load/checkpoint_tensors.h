@@ -17,7 +17,8 @@ class CheckpointTensors final : public TensorSource {
   absl::StatusOr<TensorView> Get(const std::string& name) const override;
   bool Has(const std::string& name) const override;
   bool HasBlocks(const std::string& name) const override;
-  // The name in the files: GPT-2's own files have names without the first word.
+  // The name in the files: those of GPT-2, and of models that were saved without their head, as
+  // embedding models are, have names without the first word.
   std::string StoredName(const std::string& name) const;
 
  private:

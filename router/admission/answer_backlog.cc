@@ -79,6 +79,7 @@ void AnswerCollector::Add(v1::GenerateResponse response) {
   v1::Choice& choice = *answer_.mutable_choices(static_cast<int>(ending.index()));
   choice.set_finish_reason(ending.finish_reason());
   choice.set_cumulative_logprob(ending.cumulative_logprob());
+  choice.mutable_embedding()->Swap(ending.mutable_embedding());
   if (ending.has_matched_token_id()) choice.set_matched_token_id(ending.matched_token_id());
   if (ending.has_matched_stop_string()) {
     choice.set_matched_stop_string(ending.matched_stop_string());

@@ -12,6 +12,8 @@
 namespace penstock {
 namespace {
 
+constexpr size_t kMostRunning = 16;  // sessions of one call that run at once
+
 void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_prompt_tokens(to.prompt_tokens() + from.prompt_tokens());
   to.set_completion_tokens(to.completion_tokens() + from.completion_tokens());
@@ -51,6 +53,8 @@ class AnswerCall final : public BodySource, public std::enable_shared_from_this<
   absl::Status Admit();
   void OnResponse(uint32_t first_choice, v1::GenerateResponse response) EXCLUDES(mutex_);
   void OnFinished(const absl::Status& status) EXCLUDES(mutex_);
+  void StartSome() EXCLUDES(mutex_);
+  void StartSoon() REQUIRES(mutex_);
   void Answer() REQUIRES(mutex_);
   void End(const absl::Status& status);
   void EndSoon(const absl::Status& status) REQUIRES(mutex_);
@@ -65,11 +69,13 @@ class AnswerCall final : public BodySource, public std::enable_shared_from_this<
   AnswerBacklog backlog_ GUARDED_BY(mutex_);
   std::optional<AnswerCollector> collector_ GUARDED_BY(mutex_);
   v1::Usage usage_ GUARDED_BY(mutex_);
+  size_t started_ GUARDED_BY(mutex_) = 0;  // sessions, in order
   size_t finished_ GUARDED_BY(mutex_) = 0;
   bool answered_ GUARDED_BY(mutex_) = false;  // Respond or Stream was called
   absl::Status status_ GUARDED_BY(mutex_);    // the first error of a session
   Timer limit_ GUARDED_BY(mutex_);
   Timer end_ GUARDED_BY(mutex_);
+  Timer start_ GUARDED_BY(mutex_);
   std::shared_ptr<AnswerCall> self_ GUARDED_BY(mutex_);
 };
 
@@ -124,7 +130,25 @@ void AnswerCall::Start() {
       call->End(Cancelled("the client has left"));
     }
   });
-  for (const auto& part : parts_) part->admitted.driver->Start();
+  StartSome();
+}
+
+// The caller must not hold mutex_, nor a session's lock.
+void AnswerCall::StartSome() {
+  size_t from = 0, to = 0;
+  {
+    MutexLock lock(mutex_);
+    from = started_;
+    to = started_ = std::max(from, std::min(parts_.size(), finished_ + kMostRunning));
+  }
+  for (size_t i = from; i < to; ++i) parts_[i]->admitted.driver->Start();
+}
+
+// Calls StartSome on a timer's thread, which holds no session's lock.
+void AnswerCall::StartSoon() {
+  start_.Set(Duration::zero(), [weak = weak_from_this()] {
+    if (const std::shared_ptr<AnswerCall> call = weak.lock()) call->StartSome();
+  });
 }
 
 // Ends all sessions. The caller must not hold mutex_: sessions call OnResponse and OnFinished.
@@ -180,6 +204,7 @@ void AnswerCall::OnFinished(const absl::Status& status) {
                          {.reason = kReasonOtherPrompt}));
     }
   }
+  if (started_ < parts_.size()) StartSoon();
   if (finished_ < parts_.size()) return;
   limit_.Clear();
   self.swap(self_);

@@ -7,8 +7,9 @@
 namespace penstock {
 namespace {
 
-constexpr const char* kEndpointNames[kEndpoints] = {
-    "chat", "completions", "messages", "responses", "generate", "generate_unary", "warm_prefix"};
+constexpr const char* kEndpointNames[kEndpoints] = {"chat",           "completions", "messages",
+                                                    "responses",      "embeddings",  "generate",
+                                                    "generate_unary", "warm_prefix"};
 constexpr const char* kReasons[] = {kReasonContextLength, kReasonOverloaded, kReasonQueueFull,
                                     kReasonTooSlow,       kReasonDraining,   kReasonNoWorker,
                                     kReasonModel,         kReasonQuota,      "other"};

@@ -33,11 +33,12 @@ enum class Endpoint {
   kCompletions,
   kMessages,
   kResponses,
+  kEmbeddings,
   kGenerate,
   kGenerateUnary,
   kWarmPrefix
 };
-inline constexpr size_t kEndpoints = 7;
+inline constexpr size_t kEndpoints = 8;
 
 // The service-level objectives of requests (--ttft_target_ms, --tpot_target_ms).
 struct SloTargets {

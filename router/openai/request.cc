@@ -4,6 +4,7 @@
 
 #include "router/api/http_fields.h"
 #include "router/openai/chat_messages.h"
+#include "router/openai/prompt_field.h"
 #include "router/openai/request_fields.h"
 #include "router/openai/sampling_fields.h"
 #include "router/openai/structured_fields.h"
@@ -14,8 +15,6 @@
 namespace penstock {
 namespace {
 
-constexpr size_t kMaxPromptTokens =
-    262'144;  // a first bound; FitToContext checks the model's limit
 constexpr int64_t kMaxTopLogprobs = 20;
 
 // ---------------------------------------------------------------- chat
@@ -30,51 +29,6 @@ void ReadChatLogprobs(FieldReader& reader, OpenAiRequest& request, v1::OutputOpt
 }
 
 // ---------------------------------------------------------------- completions
-
-absl::Status ReadIds(const std::string& path, const Json& ids, v1::GenerateRequest& generate) {
-  if (ids.empty()) return BadField(path, "is empty; a prompt is needed");
-  if (ids.size() > kMaxPromptTokens) {
-    return BadField(path, "has {} token ids; the limit is {}", ids.size(), kMaxPromptTokens);
-  }
-  for (size_t i = 0; i < ids.size(); ++i) {
-    ASSIGN_OR_RETURN(const int64_t id,
-                     IntegerOf(fmt::format("{}[{}]", path, i), ids[i], 0, UINT32_MAX));
-    generate.mutable_tokens()->add_ids(static_cast<uint32_t>(id));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ReadPrompt(const std::string& path, const Json& prompt,
-                        v1::GenerateRequest& generate) {
-  if (prompt.is_array()) return ReadIds(path, prompt, generate);
-  if (!prompt.is_string()) {
-    return BadField(path, "must be a string or a list of token ids, not {}", KindOf(prompt));
-  }
-  generate.set_text(prompt.get<std::string>());
-  return absl::OkStatus();
-}
-
-// Reads `prompt`: a string, token ids, or a list of either. `shared` has the fields that all
-// prompts share.
-absl::Status ReadPrompts(const Json& body, const v1::GenerateRequest& shared,
-                         OpenAiRequest& request) {
-  FieldReader reader(body, "");
-  const Json* prompt = reader.Any("prompt");
-  if (prompt == nullptr) return BadField("prompt", "is needed: text or token ids");
-  const bool several = prompt->is_array() && !prompt->empty() && !prompt->front().is_number();
-  if (!several) {
-    request.prompts.push_back(shared);
-    return ReadPrompt("prompt", *prompt, request.prompts.back());
-  }
-  if (prompt->size() > kMaxPrompts) {
-    return BadField("prompt", "has {} prompts; the limit is {}", prompt->size(), kMaxPrompts);
-  }
-  for (size_t i = 0; i < prompt->size(); ++i) {
-    request.prompts.push_back(shared);
-    RETURN_IF_ERROR(ReadPrompt(fmt::format("prompt[{}]", i), (*prompt)[i], request.prompts.back()));
-  }
-  return absl::OkStatus();
-}
 
 void ReadCompletionFields(FieldReader& reader, OpenAiRequest& request, v1::OutputOptions& output) {
   if (const auto logprobs = reader.Integer("logprobs", 0, kMaxTopLogprobs)) {
@@ -166,7 +120,9 @@ absl::StatusOr<OpenAiRequest> ParseCompletionRequest(const Json& body, std::stri
   request.structured_field =
       ReadStructured(reader, text, FormatPlace::kResponseFormat, *shared.mutable_structured());
   RETURN_IF_ERROR(reader.status());
-  RETURN_IF_ERROR(ReadPrompts(body, shared, request));
+  ASSIGN_OR_RETURN(
+      request.prompts,
+      ReadPromptField(body, {.name = "prompt", .max_prompts = kMaxPrompts, .shared = shared}));
   return request;
 }
 

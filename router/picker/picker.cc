@@ -7,6 +7,7 @@
 #include "router/anthropic/error.h"
 #include "router/anthropic/handler.h"
 #include "router/anthropic/request.h"
+#include "router/embeddings/request.h"
 #include "router/openai/error.h"
 #include "router/openai/request.h"
 #include "router/request/error_detail.h"
@@ -38,6 +39,11 @@ absl::StatusOr<Prompts> ResponsePrompts(const Json& body, std::string_view text)
   return Prompts{request.generate};
 }
 
+absl::StatusOr<Prompts> EmbeddingPrompts(const Json& body, std::string_view) {
+  ASSIGN_OR_RETURN(EmbeddingRequest request, ParseEmbeddingRequest(body));
+  return std::move(request.prompts);
+}
+
 absl::StatusOr<Caller> CallerOf(KeyRing* keys, const HttpHead& head) {
   if (keys == nullptr) return Caller{};
   return keys->Authenticate(head.Find("authorization"));
@@ -67,6 +73,7 @@ const EndpointPicker::Api* EndpointPicker::ApiOf(const HttpHead& head) {
       Api{"/v1/chat/completions", &ChatPrompts, &CallerOf, &ErrorResponse},
       Api{"/v1/completions", &CompletionPrompts, &CallerOf, &ErrorResponse},
       Api{"/v1/responses", &ResponsePrompts, &CallerOf, &ErrorResponse},
+      Api{"/v1/embeddings", &EmbeddingPrompts, &CallerOf, &ErrorResponse},
       Api{"/v1/messages", &MessagePrompts, &MessageCaller, &MessageRefusal},
   };
   const auto found = std::find_if(kApis.begin(), kApis.end(),

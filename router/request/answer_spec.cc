@@ -187,9 +187,9 @@ absl::Status TakeOutput(const v1::OutputOptions& asked, AnswerSpec& answer) {
                     kMaxTopLogprobs);
   }
   if (asked.has_prompt_logprobs()) answer.prompt_logprobs = asked.prompt_logprobs();
-  if (answer.prompt_only && !answer.echo && !answer.prompt_logprobs) {
+  if (answer.prompt_only && !answer.echo && !answer.prompt_logprobs && !asked.has_embedding()) {
     return BadField("stop.max_tokens",
-                    "is 0; it must be in [1, {}], or 0 with echo or prompt_logprobs",
+                    "is 0; it must be in [1, {}], or 0 with echo, prompt_logprobs or embedding",
                     kMostMaxTokens);
   }
   answer.timing = asked.timing();

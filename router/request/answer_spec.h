@@ -9,6 +9,7 @@
 #include "model/output/output_parser.h"
 #include "proto/inference.pb.h"
 #include "proto/worker.pb.h"
+#include "router/request/embedding.h"
 
 namespace penstock {
 
@@ -26,6 +27,7 @@ struct AnswerSpec {
   bool echo = false;                        // the answer begins with the prompt
   std::optional<uint32_t> prompt_logprobs;  // alternatives of each token of the prompt
   bool prompt_only = false;                 // no token of the answer is wanted
+  std::optional<EmbeddingSpec> embedding;   // of the prompt; set by TakeEmbedding
   uint32_t answers = 1;  // the choices that the client gets, the best of sampling.choices
   // Set by ShapeAnswer.
   OutputParts parts;

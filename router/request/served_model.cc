@@ -63,6 +63,8 @@ absl::StatusOr<ServedModel> LoadServedModel(const ServedModelOptions& options) {
   model.aliases = options.aliases;
   model.vocab = static_cast<uint32_t>(config.vocab);
   if (!config.eos_token_ids.empty()) model.eos_token_ids = config.eos_token_ids;
+  auto embedding = LoadEmbeddingConfig(directory, config.hidden);
+  if (!absl::IsNotFound(embedding.status())) model.embedding = std::move(embedding);
   ASSIGN_OR_RETURN(model.output,
                    FindOutputSupport(options.tool_format, model.chat_template.get(),
                                      model.tokenizer->bos_token(), model.tokenizer->eos_token()));

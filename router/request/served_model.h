@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "model/checkpoint/embedding_config.h"
 #include "model/tokenizer/tokenizer.h"
 #include "router/request/output_support.h"
 
@@ -22,6 +23,9 @@ struct ServedModel {
   std::vector<uint32_t> eos_token_ids;
   size_t longest_token_bytes = 1;  // bytes of the vocabulary's longest token
   OutputSupport output;            // tool calls and reasoning
+  // How embeddings are made, or why not.
+  absl::StatusOr<EmbeddingConfig> embedding =
+      NotFound("its checkpoint has no modules.json, which says how they are made");
 };
 
 // What an operator may set of a model.

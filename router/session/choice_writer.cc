@@ -33,6 +33,10 @@ void ChoiceWriter::ShowPrompt(const std::string& text, std::span<const uint32_t>
   }
 }
 
+void ChoiceWriter::ShowEmbedding(std::span<const float> embedding) {
+  ending_.mutable_embedding()->Assign(embedding.begin(), embedding.end());
+}
+
 // Of the token at `at`; nothing precedes the first one.
 v1::TokenLogprob ChoiceWriter::PromptLogprob(std::span<const uint32_t> prompt,
                                              std::span<const v1::TokenScore> scores, size_t at,

@@ -33,6 +33,7 @@ class ChoiceWriter {
   // log-probabilities. `scores`: of the tokens from the second on; empty without log-probabilities.
   void ShowPrompt(const std::string& text, std::span<const uint32_t> prompt,
                   std::span<const v1::TokenScore> scores);
+  void ShowEmbedding(std::span<const float> embedding);
   // Adds the next token. ended() must be false.
   void Add(const v1::TokenOut& token);
   // The output of Add since the last call; nullopt: none.
@@ -41,7 +42,8 @@ class ChoiceWriter {
   bool ended() const { return ending_.finish_reason() != v1::FINISH_REASON_UNSPECIFIED; }
   uint64_t tokens() const { return tokens_; }  // tokens added so far
   uint64_t reasoning_tokens() const { return reasoning_tokens_; }
-  // Index, finish reason, matched stop and sum of log-probabilities; complete once ended.
+  // Index, finish reason, matched stop, sum of log-probabilities and embedding; complete once
+  // ended.
   const v1::Final& ending() const { return ending_; }
 
  private:

@@ -213,6 +213,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
     prefill.mutable_scoring()->set_top_logprobs(request_.answer.prompt_alternatives());
     prefill.clear_peer();
   }
+  prefill.set_hidden_state(request_.answer.embedding.has_value());
   effects_.Open(number, attempt.workers, prefill, decode);
 }
 
@@ -253,6 +254,7 @@ void Session::OnPrefillEvent(int number, const v1::PrefillEvent& event, TimePoin
   }
   if (attempt.state != Attempt::State::kOpen) return;
   if (event.has_scores()) AcceptScores(number, event.scores(), now);
+  if (event.has_hidden_state()) AcceptHiddenState(number, event.hidden_state(), now);
   if (!event.has_first() || attempt.state != Attempt::State::kOpen) return WakeForAttempts(now);
   AcceptFirst(number, Side::kPrefill, event.first(), now);
   if (attempt.decode_ended && attempt.state == Attempt::State::kOpen)
@@ -299,11 +301,8 @@ void Session::AfterDecodeEvent(int number, TimePoint now) {
 void Session::AcceptFirst(int number, Side side, const v1::FirstTokens& first, TimePoint now) {
   Attempt& attempt = *attempts_[number];
   if (attempt.first_received) return;
-  if (WantsScores() && scores_.size() + 1 != request_.prompt.size()) {
-    return Fail(number,
-                {side, DataLoss("a first token came with the scores of {} of {} prompt tokens",
-                                scores_.size(), request_.prompt.size() - 1)},
-                now);
+  if (const absl::Status known = CheckPromptKnown(); !known.ok()) {
+    return Fail(number, {side, known}, now);
   }
   ShowPrompt();
   attempt.first_received = true;

@@ -176,6 +176,8 @@ class Session {
 
   void AcceptScores(int attempt, const v1::PromptScores& scores, TimePoint now);
   bool WantsScores() const;
+  void AcceptHiddenState(int attempt, const v1::HiddenState& state, TimePoint now);
+  absl::Status CheckPromptKnown() const;
   void ShowPrompt();
   void AcceptFirst(int attempt, Side side, const v1::FirstTokens& first, TimePoint now);
   void AcceptToken(int attempt, Side side, const v1::TokenOut& token, TimePoint now);

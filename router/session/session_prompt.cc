@@ -1,4 +1,5 @@
-// Session: what an answer has of the prompt, which is its text and the scores of its tokens.
+// Session: what an answer has of the prompt, which is its text, the scores of its tokens, and its
+// embedding.
 
 #include <utility>
 
@@ -22,6 +23,31 @@ void Session::AcceptScores(int number, const v1::PromptScores& scores, TimePoint
         now);
   }
   scores_.insert(scores_.end(), scores.tokens().begin(), scores.tokens().end());
+}
+
+void Session::AcceptHiddenState(int number, const v1::HiddenState& state, TimePoint now) {
+  const std::optional<EmbeddingSpec>& spec = request_.answer.embedding;
+  if (!spec) return;
+  const auto size = static_cast<size_t>(state.values_size());
+  if (size != spec->hidden) {
+    return Fail(number,
+                {Side::kPrefill,
+                 DataLoss("a hidden state of {} dimensions; expected were {}", size, spec->hidden)},
+                now);
+  }
+  writers_.front().ShowEmbedding(MakeEmbedding({state.values().data(), size}, *spec));
+}
+
+// DATA_LOSS if the first token came before all that the answer has of the prompt.
+absl::Status Session::CheckPromptKnown() const {
+  if (WantsScores() && scores_.size() + 1 != request_.prompt.size()) {
+    return DataLoss("a first token came with the scores of {} of {} prompt tokens", scores_.size(),
+                    request_.prompt.size() - 1);
+  }
+  if (request_.answer.embedding && writers_.front().ending().embedding().empty()) {
+    return DataLoss("a first token came without the prompt's hidden state");
+  }
+  return absl::OkStatus();
 }
 
 // Gives the writers the prompt, before the first token of the answer.

@@ -88,8 +88,9 @@ PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space) {
 PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   const v1::SamplingSpec& sampling = request.answer.sampling;
   // An answer that was asked for with lossy KV would have other tokens without the transfer, and
-  // decode workers do not score prompts.
-  const bool without_prefill_worker = request.kv_policy.empty() && !request.answer.scores_prompt();
+  // decode workers neither score prompts nor report their hidden states.
+  const bool without_prefill_worker =
+      request.kv_policy.empty() && !request.answer.scores_prompt() && !request.answer.embedding;
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   const auto eviction = EvictionOf(request.kv_policy);
   PlacementNeed need{
@@ -125,6 +126,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   if (!stops.ok()) return Annotate(stops.status(), "stop.stop");
   ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
                    PromptTokens(args.request, args.model, args.max_model_len));
+  RETURN_IF_ERROR(TakeEmbedding(args.request, args.model, answer));
   RETURN_IF_ERROR(ShapeAnswer(args.request, args.model, prompt, answer));
   ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
                    FindBreakpoints(args.request, args.model, prompt));
@@ -143,6 +145,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
     return BadField("kv_policy",
                     "is {}, which cannot be combined with log-probabilities of the prompt",
                     kv_policy);
+  }
+  if (EvictionOf(kv_policy) && answer.embedding) {
+    return BadField("kv_policy", "is {}, which cannot be combined with embeddings", kv_policy);
   }
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{

@@ -16,6 +16,8 @@ std::string_view OperationOf(Endpoint endpoint) {
     case Endpoint::kMessages:
     case Endpoint::kResponses:
       return "chat";
+    case Endpoint::kEmbeddings:
+      return "embeddings";
     case Endpoint::kWarmPrefix:
       return "warm_prefix";
     default:

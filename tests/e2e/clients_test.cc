@@ -5,37 +5,16 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <iterator>
-#include <regex>
 #include <string>
 
 #include "base/status.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
+#include "tests/e2e/script.h"
 #include "tests/support/environment.h"
-#include "tests/support/files.h"
 
 namespace penstock {
 namespace {
-
-// Its output, and whether it ended with 0.
-std::pair<std::string, bool> RunScript(const std::string& command) {
-  TempFolder folder;
-  const std::string log = folder.path() + "/log";
-  const int status = std::system((command + " > " + log + " 2>&1").c_str());
-  return {ReadFile(log), status == 0};
-}
-
-// True when tests/e2e/python/checks.py ran at least one check, all of them hold, and each has
-// printed "ok".
-bool AllHold(const std::string& output) {
-  static const std::regex kTotal("(^|\n)([1-9][0-9]*) of ([0-9]+) hold\n");
-  static const std::regex kOk("(^|\n)ok   ");
-  std::smatch total;
-  if (!std::regex_search(output, total, kTotal) || total[2] != total[3]) return false;
-  const auto oks = std::distance(std::sregex_iterator(output.begin(), output.end(), kOk), {});
-  return std::to_string(oks) == total[2];
-}
 
 TEST(Clients, RunUnchanged) {
   const std::string source = SourceFolder();

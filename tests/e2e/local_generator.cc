@@ -54,12 +54,14 @@ LocalGenerator::Held LocalGenerator::Hold(size_t tokens) {
 }
 
 void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
-                          std::function<void(int32_t, View<const float, 2>)> on_queries) {
+                          std::function<void(int32_t, View<const float, 2>)> on_queries,
+                          std::span<float> hidden) {
   const SequenceStep step{.tokens = tokens,
                           .position = position,
                           .blocks = held.table,
                           .evicted = held.evicted,
-                          .wants_logits = true};
+                          .wants_logits = true,
+                          .hidden = hidden};
   ModelRunner& runner = *host_->runner;
   const absl::Status status = runner.Step({.sequences = std::span(&step, 1),
                                            .kv = host_->pool->view(),
@@ -75,6 +77,12 @@ bool LocalGenerator::Answer(Sampler& sampler, const SamplingParams& params, int 
   const auto& stops = params.stop_token_ids;
   return static_cast<int>(answer.size()) == tokens_max ||
          std::find(stops.begin(), stops.end(), answer.back()) != stops.end();
+}
+
+std::vector<float> LocalGenerator::HiddenState(std::span<const uint32_t> prompt) {
+  std::vector<float> hidden(static_cast<size_t>(host_->runner->hidden_size()));
+  Step(prompt, 0, Hold(prompt.size()), {}, hidden);
+  return hidden;
 }
 
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,

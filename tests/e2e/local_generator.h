@@ -36,6 +36,9 @@ class LocalGenerator {
   std::vector<std::vector<uint32_t>> Search(std::span<const uint32_t> prompt,
                                             const SamplingParams& params, const BeamRules& rules);
 
+  // The hidden state of the prompt's last token.
+  std::vector<float> HiddenState(std::span<const uint32_t> prompt);
+
   uint32_t vocab() const { return static_cast<uint32_t>(host_->runner->vocab()); }
 
  private:
@@ -47,7 +50,8 @@ class LocalGenerator {
   };
   Held Hold(size_t tokens);
   void Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
-            std::function<void(int32_t, View<const float, 2>)> on_queries = {});
+            std::function<void(int32_t, View<const float, 2>)> on_queries = {},
+            std::span<float> hidden = {});
   bool Answer(Sampler& sampler, const SamplingParams& params, int tokens_max,
               std::vector<uint32_t>& answer);
   void Transcode(const KvCodecSpec& codec, std::span<const uint32_t> blocks);

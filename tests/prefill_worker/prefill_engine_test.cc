@@ -28,6 +28,7 @@ class FakeRunner final : public ModelRunner {
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
+  int32_t hidden_size() const override { return hidden_size_; }
   std::optional<EvictionAttention> eviction_attention() const override {
     return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
   }
@@ -41,6 +42,10 @@ class FakeRunner final : public ModelRunner {
                         .evicted = step.evicted,
                         .blocks = step.blocks.size()});
       clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
+      if (!step.hidden.empty()) {
+        step.hidden[0] = static_cast<float>(step.tokens.back());
+        step.hidden[1] = static_cast<float>(step.position) + static_cast<float>(step.tokens.size());
+      }
       if (!step.wants_logits) continue;
       float* const logits = args.logits.row(row++);
       std::fill_n(logits, kVocab, 0.0f);
@@ -55,6 +60,7 @@ class FakeRunner final : public ModelRunner {
     bool operator==(const Seen&) const = default;
   };
 
+  int32_t hidden_size_ = 2;
   std::function<void()> before_step_;  // on the engine's thread
   std::vector<Seen> steps_;            // while no prompt is computed
 
@@ -74,6 +80,7 @@ class FakeRunner final : public ModelRunner {
 class Sink final : public PrefillSink {
  public:
   void OnScores(v1::PromptScores scores) override { scores_.push_back(std::move(scores)); }
+  void OnHiddenState(v1::HiddenState state) override { hidden_ = std::move(state); }
   void OnFirst(v1::FirstTokens first, bool) override { result_.set_value(std::move(first)); }
   void OnFailed(absl::Status status) override { result_.set_value(std::move(status)); }
   absl::StatusOr<v1::FirstTokens> Await() {
@@ -82,19 +89,23 @@ class Sink final : public PrefillSink {
     return DeadlineExceeded("the engine has computed nothing for a minute");
   }
   const std::vector<v1::PromptScores>& scores() const { return scores_; }  // after Await
+  const v1::HiddenState& hidden() const { return hidden_; }                // after Await
 
  private:
   std::vector<v1::PromptScores> scores_;
+  v1::HiddenState hidden_;
   std::promise<absl::StatusOr<v1::FirstTokens>> result_;
 };
 
 class NoReceiver final : public WireReceiver {
  public:
   absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte>, size_t) override {
+    ++announced_;
     return Unavailable("nothing lands here");
   }
   void OnLanded(std::span<const std::byte>, std::span<std::byte>) override {}
   void OnLost(std::span<const std::byte>, std::byte*) override {}
+  std::atomic<int> announced_ = 0;
 };
 
 class SilentChannel final : public HandoffSenderChannel {
@@ -285,6 +296,52 @@ TEST_F(PrefillEngineTest, ScoresEveryTokenOfAPrompt) {
   }
   EXPECT_EQ(position, tokens.size());
   EXPECT_EQ(sink->scores().size(), 2u) << "128 tokens are two steps";
+}
+
+// The prefix is cached, and the prompt has two chunks.
+TEST_F(PrefillEngineTest, TheHiddenStateIsTheLastTokens) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/40);
+  std::vector<uint32_t> tokens(kPromptBlocks * 16, 7);
+  tokens.back() = 5;
+  ASSERT_TRUE(
+      Submit({.key = {.session = 1}, .tokens = std::vector<uint32_t>(64, 7)})->Await().ok());
+  const auto sink = Submit({.key = {.session = 2}, .tokens = tokens, .hidden_state = true});
+  const auto first = sink->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 64u);
+  EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
+            (std::vector<float>{5, static_cast<float>(tokens.size())}));
+}
+
+TEST_F(PrefillEngineTest, ARunnerWithoutHiddenStatesRefusesThem) {
+  runner_.hidden_size_ = 0;
+  Make();
+  const absl::Status refused = engine_->Submit({.tokens = {1, 2}, .hidden_state = true});
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+  EXPECT_EQ(engine_->prompts(), 0);
+}
+
+// The decode worker has given credit, but no choice has a second token.
+TEST_F(PrefillEngineTest, NoKvIsSentForOneToken) {
+  Make();
+  const HandoffKey key{.session = 5};
+  ASSERT_TRUE(sender_
+                  .Start({.key = key,
+                          .tokens = kPromptBlocks * 16,
+                          .channel = std::make_shared<SilentChannel>(),
+                          .on_committed = [](const KvSendStats&) {},
+                          .on_failed = [](const absl::Status&) {},
+                          .on_credited = [this] { engine_->OnCredited(); }})
+                  .ok());
+  v1::HandoffReceiverMessage message;
+  SetSessionKey(key, message.mutable_key());
+  message.mutable_credit()->set_wire_address(wire_->address());
+  sender_.OnControl(key, message);
+  for (int32_t i = 0; i < 2; ++i) {  // computed, and then cached
+    ASSERT_TRUE(Submit(key)->Await().ok());
+    while (engine_->prompts() > 0) std::this_thread::yield();
+  }
+  EXPECT_EQ(receiver_.announced_, 0);
 }
 
 // Both prompts have 128 tokens and their steps at most 100, so that some steps compute parts of

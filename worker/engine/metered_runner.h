@@ -32,6 +32,7 @@ class MeteredRunner final : public ModelRunner {
   KvLayout kv_layout() const override { return runner_.kv_layout(); }
   int32_t max_position() const override { return runner_.max_position(); }
   bool draws_tokens() const override { return runner_.draws_tokens(); }
+  int32_t hidden_size() const override { return runner_.hidden_size(); }
   std::optional<EvictionAttention> eviction_attention() const override {
     return runner_.eviction_attention();
   }

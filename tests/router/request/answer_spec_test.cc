@@ -90,8 +90,8 @@ INSTANTIATE_TEST_SUITE_P(
     StopAndOutput, RefusedRequest,
     ::testing::Values(
         Refused{"stop { max_tokens: 0 }",
-                "stop.max_tokens is 0; it must be in [1, 1073741824], or 0 with echo or "
-                "prompt_logprobs"},
+                "stop.max_tokens is 0; it must be in [1, 1073741824], or 0 with echo, "
+                "prompt_logprobs or embedding"},
         Refused{"stop { max_tokens: 1073741825 }",
                 "stop.max_tokens is 1073741825; it must be in [0, 1073741824]"},
         Refused{"stop { max_tokens: 5 min_tokens: 6 }",

@@ -129,6 +129,7 @@ class SessionTest : public ::testing::Test {
     request.answer.return_logprobs = logprobs_;
     request.answer.prompt_logprobs = prompt_logprobs_;
     request.answer.prompt_only = prompt_only_;
+    request.answer.embedding = embedding_;
     if (echo_) request.echo = "hello";
     request.first_token_limit = first_token_limit_;
     session_.emplace(std::move(request), *model_.tokenizer, *StopMatcher::Create(stop), limits_,
@@ -201,6 +202,7 @@ class SessionTest : public ::testing::Test {
   bool logprobs_ = false;
   std::optional<uint32_t> prompt_logprobs_;
   bool prompt_only_ = false;
+  std::optional<EmbeddingSpec> embedding_;
   SessionWorld world_;
   std::optional<Session> session_;
 };

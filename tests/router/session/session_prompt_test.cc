@@ -142,5 +142,61 @@ TEST_F(SessionEchoTest, WithoutAnAnswerThePromptIsAll) {
   EXPECT_EQ(world_.endings[0].usage().completion_tokens(), 0u);
 }
 
+class SessionEmbeddingTest : public SessionTest {
+ protected:
+  void BeginEmbedding() {
+    world_.peer.emplace().set_endpoint("p:9");
+    embedding_ = EmbeddingSpec{.hidden = 3, .dimensions = 2, .normalise = true};
+    prompt_only_ = true;
+    Begin(1, 1);
+  }
+  void SendHiddenState(int attempt, std::vector<float> values) {
+    v1::PrefillEvent event;
+    event.mutable_hidden_state()->mutable_values()->Assign(values.begin(), values.end());
+    session_->OnPrefillEvent(attempt, event, now_);
+  }
+};
+
+TEST_F(SessionEmbeddingTest, IsTheAnswer) {
+  BeginEmbedding();
+  EXPECT_TRUE(world_.opened[0].prefill.hidden_state());
+  EXPECT_TRUE(world_.opened[0].prefill.has_peer());  // a cached prefix serves as well
+  EXPECT_FALSE(world_.needs[0].may_prefill_locally);
+  EXPECT_FALSE(world_.needs[0].may_skip_prefill);
+  SendHiddenState(0, {3, 4, 9});
+  Answer(world_.opened[0]);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_TRUE(world_.finished->ok()) << *world_.finished;
+  ASSERT_EQ(world_.endings.size(), 1u);
+  const v1::Final& ending = world_.endings[0];
+  ASSERT_EQ(ending.embedding_size(), 2);
+  EXPECT_FLOAT_EQ(ending.embedding(0), 0.6f);
+  EXPECT_FLOAT_EQ(ending.embedding(1), 0.8f);
+  EXPECT_EQ(ending.usage().completion_tokens(), 0u);
+  EXPECT_EQ(world_.text[0], "");
+}
+
+TEST_F(SessionEmbeddingTest, ARetryGetsItAgain) {
+  BeginEmbedding();
+  SendHiddenState(0, {9, 9, 9});
+  Break(world_.opened[0], Side::kPrefill);
+  ASSERT_EQ(world_.opened.size(), 2u);
+  EXPECT_TRUE(world_.opened[1].prefill.hidden_state());
+  SendHiddenState(1, {4, 3, 9});
+  Answer(world_.opened[1]);
+  ASSERT_EQ(world_.endings.size(), 1u);
+  EXPECT_FLOAT_EQ(world_.endings[0].embedding(0), 0.8f);
+}
+
+TEST_F(SessionEmbeddingTest, AWorkerThatSendsNoneOrAnotherIsLeft) {
+  BeginEmbedding();
+  Answer(world_.opened[0]);
+  EXPECT_TRUE(world_.endings.empty());
+  ASSERT_EQ(world_.opened.size(), 2u);
+  SendHiddenState(1, {1, 2});
+  EXPECT_TRUE(world_.endings.empty());
+  EXPECT_FALSE(world_.finished.has_value() && world_.finished->ok());
+}
+
 }  // namespace
 }  // namespace penstock

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/status.h"
+
+namespace penstock {
+
+// How a checkpoint makes the embedding of a text from the last hidden states of its tokens. Plain
+// data. The last token's is taken.
+struct EmbeddingConfig {
+  int32_t dimensions = 0;
+  bool normalise = false;  // to length 1
+};
+
+// Reads modules.json, and the config.json of the pooling that it names, as the library
+// sentence-transformers writes them: a transformer, then a pooling, then perhaps a normalisation.
+// `hidden` is the model's hidden size. Returns NOT_FOUND without modules.json, which most
+// checkpoints lack, and INVALID_ARGUMENT that names the file and the field for other modules and
+// for any pooling but that of the last token.
+absl::StatusOr<EmbeddingConfig> LoadEmbeddingConfig(const std::string& model, int32_t hidden);
+
+}  // namespace penstock

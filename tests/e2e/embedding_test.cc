@@ -1,0 +1,126 @@
+// Embeddings of real processes: bit for bit those of one process, however prompts are cut, cached
+// and mixed with answers.
+
+#include "router/request/embedding.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <thread>
+
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+#include "tests/e2e/script.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+constexpr const char* kModules =
+    R"([{"type": "sentence_transformers.models.Transformer", "path": ""},
+        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
+        {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"}])";
+
+// The bundled model, as if it had been trained to embed.
+class EmbeddingModel {
+ public:
+  EmbeddingModel() {
+    for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
+      std::filesystem::create_symlink(file.path(),
+                                      folder_.path() + "/" + file.path().filename().string());
+    }
+    std::filesystem::create_directory(folder_.path() + "/1_Pooling");
+    folder_.Write("modules.json", kModules);
+    const size_t width = LocalGenerator(ModelFolder()).HiddenState(std::vector<uint32_t>{1}).size();
+    folder_.Write(
+        "1_Pooling/config.json",
+        fmt::format(R"({{"word_embedding_dimension": {}, "pooling_mode_lasttoken": true}})",
+                    width));
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TempFolder folder_;
+};
+
+v1::GenerateRequest EmbeddingOf(const std::vector<uint32_t>& prompt) {
+  v1::GenerateRequest request;
+  request.mutable_tokens()->mutable_ids()->Assign(prompt.begin(), prompt.end());
+  request.mutable_stop()->set_max_tokens(0);
+  request.mutable_output()->mutable_embedding();
+  return request;
+}
+
+TEST(Embeddings, AreThoseOfOneProcess) {
+  const EmbeddingModel model;
+  LocalGenerator local(model.path());
+  Cluster cluster(
+      {.model = model.path(), .prefill = 2, .decode = 1, .prefill_flags = {"--random_chunks"}});
+  const std::vector<TestRequest> requests = MakeRequests(24, 300, local.vocab(), /*seed=*/5);
+  std::vector<v1::GenerateUnaryResponse> first(requests.size()), again(requests.size());
+  const auto embed = [&](size_t i, v1::GenerateUnaryResponse& answer) {
+    Deadline context(std::chrono::seconds(120));
+    const grpc::Status status =
+        cluster.client().GenerateUnary(&context, EmbeddingOf(requests[i].prompt), &answer);
+    EXPECT_TRUE(status.ok()) << status.error_message() << cluster.Logs();
+  };
+  std::vector<std::jthread> clients;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    clients.emplace_back([&, i] {
+      if (i % 3 == 0) {  // answers beside them
+        Deadline context(std::chrono::seconds(120));
+        EXPECT_TRUE(Ask(cluster.client(), ToProto(requests[i]), context).status.ok());
+      }
+      embed(i, first[i]);
+      embed(i, again[i]);  // with a cached prefix
+    });
+  }
+  clients.clear();
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const std::vector<float> hidden = local.HiddenState(requests[i].prompt);
+    const auto width = static_cast<uint32_t>(hidden.size());
+    const std::vector<float> expected =
+        MakeEmbedding(hidden, {.hidden = width, .dimensions = width, .normalise = true});
+    for (const v1::GenerateUnaryResponse& answer : {first[i], again[i]}) {
+      ASSERT_EQ(answer.choices_size(), 1);
+      const auto& embedding = answer.choices(0).embedding();
+      EXPECT_EQ(std::vector<float>(embedding.begin(), embedding.end()), expected) << i;
+      EXPECT_EQ(answer.usage().prompt_tokens(), requests[i].prompt.size());
+      EXPECT_EQ(answer.usage().completion_tokens(), 0u);
+    }
+    if (requests[i].prompt.size() > 64) {
+      EXPECT_GT(again[i].usage().cached_tokens(), 0u);
+    }
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+TEST(Embeddings, OpenAisClientGetsThem) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../openai-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv);
+  if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
+  const EmbeddingModel model;
+  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
+  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/embeddings_client.py " +
+                                      cluster.http_endpoint());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+TEST(Embeddings, ModelsThatGiveNoneSaySo) {
+  Cluster cluster({.prefill = 1, .decode = 1});
+  Deadline context(std::chrono::seconds(60));
+  v1::GenerateUnaryResponse answer;
+  const grpc::Status status =
+      cluster.client().GenerateUnary(&context, EmbeddingOf({1, 2, 3}), &answer);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+  EXPECT_NE(status.error_message().find("has no modules.json"), std::string::npos)
+      << status.error_message();
+}
+
+}  // namespace
+}  // namespace penstock
