@@ -33,7 +33,11 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       scheduler_(options_.batch_max),
       prefills_(options_.prefill_tokens, parts.clock, parts.cache, parts.pool.view().layout),
       outputs_(parts.runner),
-      draft_(parts.draft) {}
+      speculator_({.tokens = options_.draft_tokens,
+                   .rows = options_.draft_rows,
+                   .ngrams = options_.ngrams,
+                   .draft = parts.draft,
+                   .progress = options_.progress}) {}
 
 DecodeEngine::~DecodeEngine() { Stop(); }
 
@@ -142,12 +146,12 @@ int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
 void DecodeEngine::Decode(DecodeJob job) {
   if (job.beams) return Search(std::move(job));
   const std::shared_ptr<DecodeSink> sink = job.sink;
-  const std::vector<uint32_t> tokens = speculates() ? job.tokens : std::vector<uint32_t>();
+  const std::vector<uint32_t> tokens = speculator_.on() ? job.tokens : std::vector<uint32_t>();
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) {
     sequence.id = next_id_++;
-    if (speculates()) BeginDraft(sequence, tokens);
+    speculator_.Begin(sequence, tokens);
   }
   Enter(std::move(choices));
 }
@@ -357,7 +361,12 @@ bool DecodeEngine::Step() {
   const std::vector<uint64_t> batch = NextBatch();
   const bool prefill = !prefills_.empty() && prefills_.MakeRoom();
   if (batch.empty() && !prefill) return false;
-  PlanDrafts(prefill ? std::span<const uint64_t>() : batch);
+  if (!prefill) {
+    const auto grow = [this](DecodeSequence& sequence, int32_t more) {
+      return Grow(sequence, more);
+    };
+    speculator_.Plan({.ids = batch, .sequences = sequences_, .grow = grow});
+  }
   if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
   return true;
 }
@@ -403,7 +412,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
   if (prefill) {
     AdvancePrefill(completes ? outputs_.at(rows) : StepOutput{});
   } else {
-    cost_.Add(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun) / 1000);
+    speculator_.MeasureStep(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun) / 1000);
   }
   return absl::OkStatus();
 }
@@ -436,6 +445,21 @@ void DecodeEngine::AdvancePrefill(const StepOutput& output) {
   CountSequences();
 }
 
+// Adds the sequence's next token and its guesses, each as a part of its own: rows of one token are
+// computed as in a step without guesses, by the same kernels.
+void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps) {
+  for (size_t row = 0; row <= sequence.guesses.size(); ++row) {
+    const uint32_t& token = row == 0 ? sequence.last_token : sequence.guesses[row - 1];
+    steps.push_back({.tokens = std::span(&token, 1),
+                     .position = sequence.position() + static_cast<int32_t>(row),
+                     .blocks = sequence.table,
+                     .evicted = sequence.evicted});
+    const bool ranks = sequence.session->beams != nullptr;
+    outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()
+                                      : sequence.sampler.OwnDraws(static_cast<int32_t>(row)));
+  }
+}
+
 // Takes the tokens that the step gave the sequence: its next one, and one behind each guess while
 // the guesses are right.
 void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
@@ -455,6 +479,17 @@ void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
   PassWindow(sequence);
   const absl::Status failure = sequence.sampler.failure();
   if (!failure.ok()) Fail(sequence.session->key, failure);
+}
+
+// Tells the sink the tokens of one step. All but the last were guessed right.
+void DecodeEngine::TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens) {
+  const uint32_t wrong = speculator_.CountChecked(sequence, tokens.size());
+  if (tokens.empty()) return;
+  tokens.back().set_rejected_guesses(wrong);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i].set_more_in_step(static_cast<uint32_t>(tokens.size() - 1 - i));
+    sequence.session->sink->OnToken(std::move(tokens[i]));
+  }
 }
 
 // Samples the next token. Nullopt: the sampler has failed.

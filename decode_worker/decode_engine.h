@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <functional>
 #include <map>
@@ -14,9 +13,7 @@
 #include "decode_worker/decode_scheduler.h"
 #include "decode_worker/decode_sequence.h"
 #include "decode_worker/local_prefills.h"
-#include "decode_worker/speculation/draft_lengths.h"
-#include "decode_worker/speculation/draft_model.h"
-#include "decode_worker/speculation/step_cost.h"
+#include "decode_worker/speculator.h"
 #include "decode_worker/swapped_session.h"
 #include "model/forward/model_runner.h"
 #include "worker/engine/mailbox.h"
@@ -83,17 +80,12 @@ class DecodeEngine {
   int64_t preemptions() const { return preemptions_; }  // since the start
   int64_t steps() const { return steps_; }
   // Tokens that were guessed and checked, and those of them that were right, since the start.
-  int64_t drafted(Drafter by) const { return GuessesOf(by).checked; }
-  int64_t accepted(Drafter by) const { return GuessesOf(by).right; }
+  int64_t drafted(Drafter by) const { return speculator_.checked(by); }
+  int64_t accepted(Drafter by) const { return speculator_.right(by); }
   int64_t drafted() const { return drafted(Drafter::kNgram) + drafted(Drafter::kModel); }
   int64_t accepted() const { return accepted(Drafter::kNgram) + accepted(Drafter::kModel); }
 
  private:
-  struct GuessCounts {
-    std::atomic<int64_t> checked{0};
-    std::atomic<int64_t> right{0};
-  };
-
   void Run();
   void BeatOnce();
   void EndTurn();
@@ -110,8 +102,10 @@ class DecodeEngine {
   std::vector<uint64_t> NextBatch();
   absl::Status Compute(std::span<const uint64_t> batch, bool prefill);
   void ComputeAlone(std::span<const uint64_t> batch, bool prefill);
+  void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
   void Advance(DecodeSequence& sequence, size_t first_output);
   std::optional<v1::TokenOut> TakeToken(DecodeSequence& sequence, const StepOutput& output);
+  void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
   void Finish(DecodeSequence& sequence);
@@ -120,26 +114,6 @@ class DecodeEngine {
   void PassWindow(DecodeSequence& sequence);
   int64_t BlocksHeld(const DecodeSession& session) const;
   void Exchange(DecodeSession& session, std::vector<BlockRef> passed);
-
-  // decode_drafts.cc: speculation.
-  bool speculates() const { return options_.draft_tokens > 0; }
-  void BeginDraft(DecodeSequence& sequence, std::span<const uint32_t> tokens);
-  void PlanDrafts(std::span<const uint64_t> batch);
-  void TakeGuesses(DecodeSequence& sequence, const DraftChoice& choice);
-  DraftOffers OffersOf(DecodeSequence& sequence);
-  int32_t GuessesMax(const DecodeSequence& sequence) const;
-  void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
-  void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
-  const GuessCounts& GuessesOf(Drafter by) const { return guesses_[static_cast<size_t>(by)]; }
-
-  // decode_draft_model.cc: the draft model's part of it.
-  DraftPlan PlanWithModel(std::span<const uint64_t> batch, std::vector<DraftOffers> offers);
-  void CatchUpOne(std::span<const uint64_t> batch, std::span<const DraftOffers> offers,
-                  const StepCost& model);
-  static double TokensToCome(const DecodeSequence& sequence);
-  bool BeginCatchUp(DecodeSequence& sequence);
-  void GuessByModel(std::span<const uint64_t> batch, std::span<const DraftChoice> choices);
-  void StopDraftModel(const absl::Status& status);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);
@@ -175,7 +149,6 @@ class DecodeEngine {
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> preempted_now_{0};
   std::atomic<int64_t> preemptions_{0};
-  std::array<GuessCounts, 2> guesses_;  // by Drafter
 
   // Used by the engine thread only.
   DecodeScheduler scheduler_;
@@ -188,8 +161,7 @@ class DecodeEngine {
   bool swap_refused_ = false;  // in the last turn
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
-  StepCost cost_;
-  DraftModel* draft_;  // null: there is none, or it has failed
+  Speculator speculator_;
 };
 
 }  // namespace penstock

@@ -55,9 +55,9 @@ std::string EmbeddingWriter::Whole(const v1::GenerateUnaryResponse& answer) {
   out += R"(],"model":)";
   AppendJsonString(model_, out);
   const v1::Usage& usage = answer.usage();
-  out += fmt::format(
-      R"(,"usage":{{"prompt_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}}}}}})",
-      usage.prompt_tokens(), usage.prompt_tokens(), usage.cached_tokens());
+  out += fmt::format(R"(,"usage":{{"prompt_tokens":{0},"total_tokens":{0})", usage.prompt_tokens());
+  out +=
+      fmt::format(R"(,"prompt_tokens_details":{{"cached_tokens":{}}}}}}})", usage.cached_tokens());
   return out;
 }
 

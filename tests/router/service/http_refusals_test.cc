@@ -352,7 +352,12 @@ TEST_F(HttpRefusals, OtherPaths) {
   Expect(Ask(endpoint, "/detokenize", R"({"tokens": [99999]})"),
          Value("tokens[0]", "is 99999; the vocabulary"), "");
   Expect(Ask(endpoint, "/v1/models/none"), {404, "model_not_found", "model", "not found"}, "");
-  Expect(Ask(endpoint, "/v1/embeddings", "{}"), {404, "unknown_url", "", "/v1/embeddings"}, "");
+  Expect(Ask(endpoint, "/v1/rerank", "{}"), {404, "unknown_url", "", "/v1/rerank"}, "");
+  Expect(Ask(endpoint, "/v1/embeddings", "{}"), Value("input", "is needed"), "");
+  Expect(Ask(endpoint, "/v1/embeddings", R"({"input": [99999]})"),
+         Value("input[0]", "is 99999; the vocabulary"), "");
+  Expect(Ask(endpoint, "/v1/embeddings", R"({"input": "a"})"),
+         Value("model", "gives no embeddings: its checkpoint has no modules.json"), "");
   Expect(Ask(endpoint, "/metrics"), {404, "unknown_url", "", "/metrics"}, "");
   Expect(Ask(endpoint, "/v1/completions"), {405, "method_not_allowed", "", "with POST"}, "");
   Expect(Ask(endpoint, "/health", "{}"), {405, "method_not_allowed", "", "with GET"}, "");

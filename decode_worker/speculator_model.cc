@@ -1,11 +1,11 @@
-// DecodeEngine: the draft model. It computes its own KV of a sequence beside the steps of the
-// target, and guesses tokens where that pays (docs/adr/0046-speculation.md).
+// Speculator: the draft model. It computes its own KV of a sequence beside the steps of the target,
+// and guesses tokens where that pays.
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log/log.h"
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/speculator.h"
 
 namespace penstock {
 namespace {
@@ -30,56 +30,55 @@ std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
 }  // namespace
 
 // Guesses of the draft model are computed here, if they pay.
-DraftPlan DecodeEngine::PlanWithModel(std::span<const uint64_t> batch,
-                                      std::vector<DraftOffers> offers) {
+DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers) {
   const StepCost model = draft_->CostOf(cost_);
-  if (steps_ >= kFirstSteps) CatchUpOne(batch, offers, model);
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const auto& context = sequences_.at(batch[i]).context;
+  if (steps_measured_ >= kFirstSteps) CatchUpOne(batch, offers, model);
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    const auto& context = batch.sequences.at(batch.ids[i]).context;
     const bool ready = context != nullptr && DraftModel::Ready(*context);
-    if (!ready || steps_ < kFirstSteps) offers[i].model = {};
+    if (!ready || steps_measured_ < kFirstSteps) offers[i].model = {};
   }
-  DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.draft_rows);
+  DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.rows);
   if (draft_ != nullptr) GuessByModel(batch, plan.choices);
   return plan;
 }
 
 // Computes some tokens of the oldest sequence whose guesses are going to pay, once the draft model
 // has its KV.
-void DecodeEngine::CatchUpOne(std::span<const uint64_t> batch, std::span<const DraftOffers> offers,
-                              const StepCost& model) {
-  const DraftPlan wish =
-      ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.draft_rows);
-  const double step = cost_.Seconds(static_cast<int64_t>(batch.size()));
-  for (size_t i = 0; i < batch.size(); ++i) {
-    DecodeSequence& sequence = sequences_.at(batch[i]);
+void Speculator::CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers,
+                            const StepCost& model) {
+  const DraftPlan wish = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.rows);
+  const double step = cost_.Seconds(static_cast<int64_t>(batch.ids.size()));
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);
     const DraftChoice& choice = wish.choices[i];
     if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
     const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
     const double tokens = TokensToCome(sequence) - cost / (kCatchUpSteps * step);
-    if (wish.saved * tokens * step / static_cast<double>(batch.size()) < kMargin * cost) continue;
-    if (!BeginCatchUp(sequence)) continue;
+    if (wish.saved * tokens * step / static_cast<double>(batch.ids.size()) < kMargin * cost)
+      continue;
+    if (!BeginCatchUp(batch, sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
-    BeatOnce();
+    Beat();
     if (const auto status = draft_->CatchUp(*sequence.context, kCatchUpSteps * step, cost_);
         !status.ok()) {
-      StopDraftModel(status);
+      StopModel(batch.sequences, status);
     }
     return;
   }
 }
 
-double DecodeEngine::TokensToCome(const DecodeSequence& sequence) {
+double Speculator::TokensToCome(const DecodeSequence& sequence) {
   const int32_t so_far = sequence.sampler.output_tokens();
   return std::min(sequence.session->stop.tokens_max - so_far, std::max(kTokensToCome, so_far));
 }
 
 // The choices of a session share the KV of their prompt. False: the pool has no room.
-bool DecodeEngine::BeginCatchUp(DecodeSequence& sequence) {
+bool Speculator::BeginCatchUp(const Batch& batch, DecodeSequence& sequence) {
   if (sequence.context->computed() > 0) return true;
   if (!draft_->HasRoom(*sequence.context)) return false;
   const DraftContext* longest = sequence.context.get();
-  for (const auto& [id, other] : sequences_) {
+  for (const auto& [id, other] : batch.sequences) {
     if (other.session != sequence.session) continue;
     if (other.context->computed() > longest->computed()) longest = other.context.get();
   }
@@ -87,11 +86,10 @@ bool DecodeEngine::BeginCatchUp(DecodeSequence& sequence) {
   return true;
 }
 
-void DecodeEngine::GuessByModel(std::span<const uint64_t> batch,
-                                std::span<const DraftChoice> choices) {
+void Speculator::GuessByModel(const Batch& batch, std::span<const DraftChoice> choices) {
   std::vector<DraftAsk> asks;
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const DecodeSequence& sequence = sequences_.at(batch[i]);
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    const DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);
     if (sequence.context == nullptr) continue;
     if (choices[i].drafter == Drafter::kModel) {
       asks.push_back({.context = sequence.context.get(),
@@ -101,15 +99,20 @@ void DecodeEngine::GuessByModel(std::span<const uint64_t> batch,
     }
   }
   if (asks.empty()) return draft_->SkipGuesses();
-  BeatOnce();
-  if (const absl::Status status = draft_->Guess(asks); !status.ok()) StopDraftModel(status);
+  Beat();
+  if (const absl::Status status = draft_->Guess(asks); !status.ok())
+    StopModel(batch.sequences, status);
+}
+
+void Speculator::Beat() const {
+  if (options_.progress != nullptr) options_.progress->Beat();
 }
 
 // Goes on without the draft model: answers do not depend on it.
-void DecodeEngine::StopDraftModel(const absl::Status& status) {
+void Speculator::StopModel(Sequences& sequences, const absl::Status& status) {
   LogError("draft_model_failed", "{}; the worker goes on without it", Message(status));
   draft_ = nullptr;
-  for (auto& [id, sequence] : sequences_) {
+  for (auto& [id, sequence] : sequences) {
     if (sequence.context != nullptr) sequence.context->Release();
   }
 }

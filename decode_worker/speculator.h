@@ -1,0 +1,85 @@
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/progress.h"
+#include "decode_worker/decode_sequence.h"
+#include "decode_worker/speculation/draft_lengths.h"
+#include "decode_worker/speculation/draft_model.h"
+#include "decode_worker/speculation/step_cost.h"
+
+namespace penstock {
+
+// The part of a decode engine that guesses the next tokens of its sequences, from their own tokens
+// and with a draft model, and chooses how many of them a step checks. A guess is checked by one
+// more row of the step, whose token is drawn as it would be without the guess, so that answers do
+// not change (docs/adr/0046-speculation.md). Used by the engine's thread, except where noted.
+class Speculator {
+ public:
+  struct Options {
+    int32_t tokens = 0;            // of a sequence, guessed for one step; 0: none
+    int32_t rows = 0;              // guesses of a step
+    bool ngrams = true;            // guess from the sequence's own tokens
+    DraftModel* draft = nullptr;   // outlives the speculator; null: there is none
+    Progress* progress = nullptr;  // beats with every step of the draft model; may be null
+  };
+  using Sequences = std::map<uint64_t, DecodeSequence>;  // by id
+
+  // What Plan chooses guesses for.
+  struct Batch {
+    std::span<const uint64_t> ids;  // of the step's sequences
+    Sequences& sequences;           // all that run
+    // Gives a sequence room for `more` tokens behind its last one; false: there is none.
+    const std::function<bool(DecodeSequence& sequence, int32_t more)>& grow;
+  };
+
+  explicit Speculator(const Options& options) : options_(options), draft_(options.draft) {}
+
+  bool on() const { return options_.tokens > 0; }
+  // Begins a sequence. `tokens` are those before its last token.
+  void Begin(DecodeSequence& sequence, std::span<const uint32_t> tokens) const;
+  // Chooses the guesses that the next step checks.
+  void Plan(const Batch& batch);
+  // A step with `rows` rows, guesses included, has taken `seconds`.
+  void MeasureStep(int64_t rows, double seconds);
+  // Forgets the guesses of a step that has checked them: all tokens that it gave the sequence but
+  // the last were guessed right. Returns the number of wrong guesses.
+  uint32_t CountChecked(DecodeSequence& sequence, size_t tokens);
+
+  // Guesses that were checked, and those of them that were right, since the start. Any thread.
+  int64_t checked(Drafter by) const { return CountsOf(by).checked; }
+  int64_t right(Drafter by) const { return CountsOf(by).right; }
+
+ private:
+  struct Counts {
+    std::atomic<int64_t> checked{0};
+    std::atomic<int64_t> right{0};
+  };
+
+  const Counts& CountsOf(Drafter by) const { return counts_[static_cast<size_t>(by)]; }
+  DraftOffers OffersOf(DecodeSequence& sequence) const;
+  int32_t GuessesMax(const DecodeSequence& sequence) const;
+  static void TakeGuesses(const Batch& batch, DecodeSequence& sequence, const DraftChoice& choice);
+
+  // speculator_model.cc: the draft model.
+  DraftPlan PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers);
+  void CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers, const StepCost& model);
+  static double TokensToCome(const DecodeSequence& sequence);
+  bool BeginCatchUp(const Batch& batch, DecodeSequence& sequence);
+  void GuessByModel(const Batch& batch, std::span<const DraftChoice> choices);
+  void StopModel(Sequences& sequences, const absl::Status& status);
+  void Beat() const;
+
+  const Options options_;
+  DraftModel* draft_;  // null: there is none, or it has failed
+  StepCost cost_;      // of the target's steps
+  int64_t steps_measured_ = 0;
+  std::array<Counts, 2> counts_;  // by Drafter
+};
+
+}  // namespace penstock
