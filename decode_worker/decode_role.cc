@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "decode_worker/decode_engine.h"
 #include "decode_worker/decode_service.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/engine_role.h"
 

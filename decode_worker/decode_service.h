@@ -2,8 +2,8 @@
 
 #include <memory>
 
-#include "decode_worker/decode_admission.h"
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_admission.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "kvstore/handoff/kv_receiver.h"
 #include "worker/engine/token_request.h"
 #include "worker/grammar/grammar_host.h"
@@ -18,6 +18,10 @@ class Service;
 }
 
 namespace penstock {
+
+// This room (decode_worker) is the decode role around its engine: it receives KV, admits sessions,
+// moves choices to other decode workers, and keeps the streams to routers. It does not know text,
+// clients or placement; it never includes prefill_worker.
 
 // The parts that the DecodeWorker service uses. Everything referred to outlives the service.
 struct DecodeBackend {

@@ -5,7 +5,7 @@
 #include <atomic>
 
 #include "base/clock.h"
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/token_request.h"
 #include "worker/handoff/handoff_client.h"

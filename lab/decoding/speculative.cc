@@ -8,7 +8,7 @@
 #include <memory>
 #include <thread>
 
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "kernels/cpu/thread_pool.h"
 #include "lab/decoding/scripted_models.h"
 #include "lab/micro/kernels_model.h"

@@ -11,8 +11,8 @@
 #include <random>
 #include <vector>
 
-#include "decode_worker/decode_admission.h"
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_admission.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "tests/decode_worker/hash_runner.h"
 
 namespace penstock {

@@ -1,6 +1,6 @@
 // The decode engine: sessions that preempt each other, end, or compute their own prompts.
 
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_engine.h"
 
 #include <gtest/gtest.h>
 

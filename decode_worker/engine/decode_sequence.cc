@@ -1,4 +1,4 @@
-#include "decode_worker/decode_sequence.h"
+#include "decode_worker/engine/decode_sequence.h"
 
 #include <algorithm>
 #include <utility>

@@ -6,7 +6,7 @@
 
 #include "base/clock.h"
 #include "decode_worker/beams/beam_search.h"
-#include "decode_worker/swap_budget.h"
+#include "decode_worker/engine/swap_budget.h"
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "kvstore/names/handoff_key.h"

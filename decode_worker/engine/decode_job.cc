@@ -1,4 +1,4 @@
-#include "decode_worker/decode_job.h"
+#include "decode_worker/engine/decode_job.h"
 
 #include <algorithm>
 

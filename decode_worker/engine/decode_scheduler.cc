@@ -1,4 +1,4 @@
-#include "decode_worker/decode_scheduler.h"
+#include "decode_worker/engine/decode_scheduler.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 
 #include <utility>
 
-#include "decode_worker/beam_pages.h"
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/beam_pages.h"
+#include "decode_worker/engine/decode_engine.h"
 #include "kvstore/cache/passed_blocks.h"
 
 namespace penstock {
@@ -60,7 +60,7 @@ void DecodeEngine::Search(DecodeJob job) {
   beams.front().PassBlocks(passed);
   beams = ForkBeams(std::move(beams), *children, pool_.view());
   session->choices_open = static_cast<int>(beams.size());
-  for (DecodeSequence& beam : beams) beam.id = next_id_++;
+  for (DecodeSequence& beam : beams) beam.id = running_.NewId();
   Enter(std::move(beams));
 }
 
@@ -72,7 +72,7 @@ void DecodeEngine::RankBeam(DecodeSequence& beam, const StepOutput& output) {
       beam.sampler.Rank(output.logits, static_cast<size_t>(search.rules().candidates()));
   if (!ranked.ok()) return Fail(session->key, ranked.status());
   search.Offer(static_cast<int32_t>(beam.choice), *std::move(ranked));
-  scheduler_.Remove(beam.id);
+  running_.Rest(beam.id);
   if (search.complete()) StepBeams(session);
 }
 
@@ -80,7 +80,7 @@ void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
   const absl::StatusOr<std::vector<BeamChild>> children = session->beams->Advance();
   if (!children.ok()) return Fail(session->key, children.status());
   if (session->beams->ended()) return EndSearch(*session);
-  std::vector<DecodeSequence> beams = TakeBeams(*session);
+  std::vector<DecodeSequence> beams = running_.Take(*session);
   std::vector<uint64_t> ids;
   for (DecodeSequence& beam : beams) {
     ++beam.tokens_held;
@@ -90,28 +90,13 @@ void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
   beams = ForkBeams(std::move(beams), *children, pool_.view());
   for (size_t i = 0; i < beams.size(); ++i) beams[i].id = ids[i];
   Enter(std::move(beams));
-  for (const uint64_t id : ids) PassWindow(sequences_.at(id));
-}
-
-// Takes the session's sequences out of the engine. They have one id behind the other, in the order
-// of their choices.
-std::vector<DecodeSequence> DecodeEngine::TakeBeams(const DecodeSession& session) {
-  std::vector<DecodeSequence> beams;
-  for (auto it = sequences_.begin(); it != sequences_.end();) {
-    if (it->second.session.get() != &session) {
-      ++it;
-      continue;
-    }
-    beams.push_back(std::move(it->second));
-    it = sequences_.erase(it);
-  }
-  return beams;
+  for (const uint64_t id : ids) PassWindow(running_.at(id));
 }
 
 void DecodeEngine::EndSearch(const DecodeSession& session) {
   const std::shared_ptr<DecodeSink> sink = session.sink;
   TellAnswers(session);
-  for (DecodeSequence& beam : TakeBeams(session)) Keep(beam);
+  for (DecodeSequence& beam : running_.Take(session)) Keep(beam);
   CountSequences();
   sink->OnEnd(absl::OkStatus());
 }

@@ -1,4 +1,4 @@
-#include "decode_worker/speculator.h"
+#include "decode_worker/engine/speculator.h"
 
 #include <algorithm>
 #include <memory>

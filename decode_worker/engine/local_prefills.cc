@@ -1,4 +1,4 @@
-#include "decode_worker/local_prefills.h"
+#include "decode_worker/engine/local_prefills.h"
 
 #include <algorithm>
 #include <utility>

@@ -4,8 +4,8 @@
 #include <optional>
 #include <vector>
 
-#include "decode_worker/decode_engine.h"
-#include "decode_worker/swap_budget.h"
+#include "decode_worker/engine/decode_engine.h"
+#include "decode_worker/engine/swap_budget.h"
 #include "kvstore/manager/kv_cache_manager.h"
 
 namespace penstock {

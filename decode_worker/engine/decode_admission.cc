@@ -1,9 +1,9 @@
-#include "decode_worker/decode_admission.h"
+#include "decode_worker/engine/decode_admission.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "decode_worker/decode_job.h"
+#include "decode_worker/engine/decode_job.h"
 
 namespace penstock {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "decode_worker/decode_sequence.h"
+#include "decode_worker/engine/decode_sequence.h"
 #include "kvstore/tiers/tiered_store.h"
 
 namespace penstock {

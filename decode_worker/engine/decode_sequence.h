@@ -3,8 +3,8 @@
 #include <memory>
 #include <vector>
 
-#include "decode_worker/decode_job.h"
-#include "decode_worker/freeze_queue.h"
+#include "decode_worker/engine/decode_job.h"
+#include "decode_worker/engine/freeze_queue.h"
 #include "decode_worker/speculation/draft_context.h"
 #include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/sequence_draft.h"

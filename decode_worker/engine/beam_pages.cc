@@ -1,4 +1,4 @@
-#include "decode_worker/beam_pages.h"
+#include "decode_worker/engine/beam_pages.h"
 
 #include <utility>
 

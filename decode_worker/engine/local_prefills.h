@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "decode_worker/decode_job.h"
+#include "decode_worker/engine/decode_job.h"
 #include "model/forward/model_runner.h"
 #include "worker/engine/sampling_spec.h"
 

@@ -1,4 +1,4 @@
-#include "decode_worker/swapped_session.h"
+#include "decode_worker/engine/swapped_session.h"
 
 #include <algorithm>
 #include <map>

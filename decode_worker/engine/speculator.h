@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/progress.h"
-#include "decode_worker/decode_sequence.h"
+#include "decode_worker/engine/decode_sequence.h"
 #include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/draft_model.h"
 #include "decode_worker/speculation/step_cost.h"

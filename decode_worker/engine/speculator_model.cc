@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/log/log.h"
-#include "decode_worker/speculator.h"
+#include "decode_worker/engine/speculator.h"
 
 namespace penstock {
 namespace {

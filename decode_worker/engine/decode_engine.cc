@@ -1,4 +1,4 @@
-#include "decode_worker/decode_engine.h"
+#include "decode_worker/engine/decode_engine.h"
 
 #include <algorithm>
 #include <chrono>
@@ -26,11 +26,16 @@ absl::Status RowError(const absl::Status& status) {
 DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
     : pool_(parts.pool),
       cache_(parts.cache),
-      store_(parts.store),
       clock_(parts.clock),
       options_(std::move(options)),
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
-      scheduler_(options_.batch_max),
+      running_(options_.batch_max),
+      preemption_({.pool = parts.pool,
+                   .cache = parts.cache,
+                   .store = parts.store,
+                   .running = running_,
+                   .wake = Waker()}),
+      freezes_(parts.pool, running_, preemption_),
       prefills_(options_.prefill_tokens, parts.clock, parts.cache, parts.pool.view().layout),
       outputs_(parts.runner),
       speculator_({.tokens = options_.draft_tokens,
@@ -76,18 +81,18 @@ void DecodeEngine::Run() {
   while (!mailbox_->closed()) {
     BeatOnce();
     TakeMail();
-    swap_refused_ = false;
+    preemption_.BeginTurn();
     const uint64_t freed = cache_.freed_count();
-    ResumeOldest();
-    TakeFreezes();
-    stalled_ = !(sequences_.empty() && prefills_.empty()) && !Step();
+    Resume();
+    freezes_.Serve();
+    stalled_ = !(running_.empty() && prefills_.empty()) && !Step();
     EndTurn();
     AwaitRoom(freed);
   }
   room_wait_ = {};
   TakeMail();
   EndAll(Unavailable("the decode worker is shutting down"));
-  TakeFreezes();
+  freezes_.Serve();
   EndTurn();
 }
 
@@ -100,17 +105,25 @@ void DecodeEngine::EndTurn() {
 }
 
 Duration DecodeEngine::Patience() const {
-  const bool computes = !(sequences_.empty() && prefills_.empty()) && !stalled_;
+  const bool computes = !(running_.empty() && prefills_.empty()) && !stalled_;
   if (mailbox_->closed() || computes) return Duration::zero();
-  return swap_refused_ ? kSwapRetry : options_.idle_beat;
+  return preemption_.refused() ? kSwapRetry : options_.idle_beat;
 }
 
 // Blocks that come free wake the engine if a session waits for some. `freed_count` was read before
 // the turn looked for blocks. A session that is swapped in wakes the engine by itself.
 void DecodeEngine::AwaitRoom(uint64_t freed_count) {
-  const bool waits = stalled_ || !preempted_.empty();
+  const bool waits = stalled_ || !preemption_.empty();
   room_wait_ = waits && Patience() > Duration::zero() ? cache_.WhenFreed(freed_count, Waker())
                                                       : FreedWaiters::Wait();
+}
+
+void DecodeEngine::Resume() {
+  const bool full = !preemption_.empty();
+  if (!full) return;
+  preemption_.ResumeOldest();
+  CountSequences();
+  TellRoom(full);
 }
 
 std::function<void()> DecodeEngine::Waker() const {
@@ -150,101 +163,33 @@ void DecodeEngine::Decode(DecodeJob job) {
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) {
-    sequence.id = next_id_++;
+    sequence.id = running_.NewId();
     speculator_.Begin(sequence, tokens);
   }
   Enter(std::move(choices));
 }
 
 void DecodeEngine::Enter(std::vector<DecodeSequence> choices) {
-  for (DecodeSequence& sequence : choices) {
-    if (sequence.freezes.empty()) scheduler_.Add(sequence.id);
-    sequences_.emplace(sequence.id, std::move(sequence));
-  }
+  running_.Enter(std::move(choices));
   CountSequences();
 }
 
 void DecodeEngine::CountSequences() {
-  int64_t preempted = 0;
-  for (const auto& [id, swapped] : preempted_) preempted += swapped->session().choices_open;
-  running_ = static_cast<int64_t>(sequences_.size() + prefills_.size()) + preempted;
-  preempted_now_ = static_cast<int64_t>(preempted_.size());
+  sequences_open_ =
+      static_cast<int64_t>(running_.size() + prefills_.size()) + preemption_.choices_open();
+  sessions_preempted_ = preemption_.sessions();
 }
-
-// Freezing.
-
-void DecodeEngine::TakeFreezes() {
-  std::vector<FreezeRequest> waiting = std::exchange(freezes_waiting_, {});
-  for (FreezeRequest& request : waiting) {
-    if (!ServeFreeze(request)) freezes_waiting_.push_back(std::move(request));
-  }
-  for (FreezeQueue::Mail& mail : freezes_.Take()) {
-    if (const UnfreezeRequest* end = std::get_if<UnfreezeRequest>(&mail)) {
-      ServeUnfreeze(*end);
-    } else if (auto& request = std::get<FreezeRequest>(mail); !ServeFreeze(request)) {
-      freezes_waiting_.push_back(std::move(request));
-    }
-  }
-}
-
-DecodeSequence* DecodeEngine::Find(const HandoffKey& key, uint32_t choice) {
-  const auto found = std::find_if(sequences_.begin(), sequences_.end(), [&](const auto& entry) {
-    return entry.second.choice == choice && entry.second.session->key == key;
-  });
-  return found == sequences_.end() ? nullptr : &found->second;
-}
-
-bool DecodeEngine::ServeFreeze(const FreezeRequest& request) {
-  const bool preempted = std::any_of(preempted_.begin(), preempted_.end(), [&](const auto& entry) {
-    return entry.second->session().key == request.key;
-  });
-  if (preempted) return false;
-  const KvLayout& layout = pool_.view().layout;
-  DecodeSequence* const sequence = Find(request.key, request.choice);
-  absl::Status fits = sequence == nullptr
-                          ? absl::NotFoundError("the choice is not decoded here, or has ended")
-                          : sequence->CheckFreeze(request, layout);
-  if (!fits.ok()) {
-    request.sink->OnRefused(std::move(fits));
-    return true;
-  }
-  scheduler_.Remove(sequence->id);
-  sequence->freezes.push_back(request.freeze);
-  ++sequence->session->choices_frozen;
-  const auto blocks =
-      layout.BlocksFor(static_cast<int64_t>(request.tokens.size()) - sequence->evicted);
-  request.sink->OnFrozen(
-      pool_.Share(std::span(sequence->blocks).first(static_cast<size_t>(blocks))));
-  return true;
-}
-
-void DecodeEngine::ServeUnfreeze(const UnfreezeRequest& end) {
-  const auto waiting =
-      std::find_if(freezes_waiting_.begin(), freezes_waiting_.end(),
-                   [&](const FreezeRequest& request) { return request.freeze == end.freeze; });
-  if (waiting != freezes_waiting_.end()) {
-    freezes_waiting_.erase(waiting);
-    return;
-  }
-  DecodeSequence* const sequence = Find(end.key, end.choice);
-  // The choice may have ended, or the request was refused.
-  if (sequence == nullptr || std::erase(sequence->freezes, end.freeze) == 0) return;
-  --sequence->session->choices_frozen;
-  if (sequence->freezes.empty()) scheduler_.Add(sequence->id);
-}
-
-// Preemption.
 
 bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
   if (!sequence.needs_block(pool_.view().layout.block_tokens, more)) return true;
   BlockCredit& growth = sequence.session->growth;
   if (growth.blocks() == 0) {
     if (sequence.session->swap) {
-      std::optional<BlockCredit> block = cache_.Reserve(1, GrowthAhead());
+      std::optional<BlockCredit> block = cache_.Reserve(1, preemption_.GrowthAhead());
       if (!block) return false;
       growth.Merge(*std::move(block));
     } else {
-      PENSTOCK_CHECK(sequence.session->exchanges > BlocksHeld(*sequence.session),
+      PENSTOCK_CHECK(sequence.session->exchanges > running_.BlocksHeld(*sequence.session),
                      "a session with blocks for its longest answers needs more");
       Exchange(*sequence.session, {});
       if (growth.blocks() == 0) return false;
@@ -254,92 +199,18 @@ bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
   return true;
 }
 
-// The blocks that the sequences need within the steps of half a block. At least one while any runs:
-// a session that took the last one would be swapped in and out without a token of either.
-int64_t DecodeEngine::GrowthAhead() const {
-  return (static_cast<int64_t>(sequences_.size()) + 1) / 2;
-}
-
-// Preempts the youngest session that can be swapped out, unless it is the only one or pages are
-// already coming free.
-void DecodeEngine::PreemptYoungest() {
-  if (pool_.blocks_leaving() > 0) return;
-  const auto youngest = std::find_if(sequences_.rbegin(), sequences_.rend(), [](const auto& entry) {
-    const DecodeSession& session = *entry.second.session;
-    return session.swap && session.choices_frozen == 0;
-  });
-  if (youngest == sequences_.rend()) return;
-  const std::shared_ptr<DecodeSession> session = youngest->second.session;
-  if (sequences_.begin()->second.session == session) return;
-  if (session->beams != nullptr) session->beams->DropOffers();  // they are computed again
-  std::vector<DecodeSequence> choices;
-  for (auto it = sequences_.begin(); it != sequences_.end();) {
-    if (it->second.session != session) {
-      ++it;
-      continue;
-    }
-    scheduler_.Remove(it->first);
-    choices.push_back(std::move(it->second));
-    it = sequences_.erase(it);
-  }
-  auto swapped = SwappedSession::SwapOut(choices, pool_, store_);
-  if (!swapped.ok()) {  // No slot is free now.
-    swap_refused_ = true;
-    return Enter(std::move(choices));
-  }
-  session->growth = BlockCredit();
-  for (const auto& choice : (*swapped)->choices()) {
-    if (choice.context != nullptr) choice.context->Release();  // for the sequences that run
-  }
-  ++preemptions_;
-  const uint64_t first_id = (*swapped)->first_id();
-  preempted_.emplace(first_id, *std::move(swapped));
-  CountSequences();
-}
-
-// Resumes one session at a time, the oldest first, when it fits with one more block for each
-// choice. A session that is being swapped in is finished first, because it holds its pages already.
-void DecodeEngine::ResumeOldest() {
-  if (preempted_.empty()) return;
-  const auto coming = std::find_if(preempted_.begin(), preempted_.end(),
-                                   [](const auto& entry) { return entry.second->swapping_in(); });
-  if (coming == preempted_.end()) return BeginSwapIn(*preempted_.begin()->second);
-  if (!coming->second->arrived()) return;
-  const std::unique_ptr<SwappedSession> taken = std::move(coming->second);
-  preempted_.erase(coming);
-  absl::StatusOr<std::vector<DecodeSequence>> choices = taken->TakeChoices();
-  if (choices.ok()) {
-    Enter(*std::move(choices));
-  } else {
-    CountSequences();
-    taken->session().sink->OnEnd(choices.status());
-  }
-  if (preempted_.empty() && options_.on_room) options_.on_room();
-}
-
-void DecodeEngine::BeginSwapIn(SwappedSession& swapped) {
-  const int64_t wanted = swapped.blocks() + swapped.growth();
-  // Otherwise the session would be preempted again with the next block that another one needs.
-  const int64_t others = GrowthAhead();
-  if (pool_.blocks_free() + pool_.blocks_cached() < wanted + others) return;
-  std::optional<BlockCredit> credit = cache_.Reserve(wanted, others);
-  if (!credit) return;
-  std::vector<BlockRef> pages = credit->Take(swapped.blocks());
-  swapped.GiveGrowth(*std::move(credit));
-  swapped.SwapIn(std::move(pages), store_, Waker());
-}
-
 void DecodeEngine::Drop(const HandoffKey& key) {
   prefills_.Drop(key);
-  std::vector<uint64_t> dropped;
-  for (const auto& [id, sequence] : sequences_) {
-    if (sequence.session->key == key) dropped.push_back(id);
-  }
-  for (const uint64_t id : dropped) End(id);
-  const size_t swapped = std::erase_if(
-      preempted_, [&](const auto& entry) { return entry.second->session().key == key; });
+  for (const uint64_t id : running_.IdsOf(key)) End(id);
+  const bool full = !preemption_.empty();
+  preemption_.Drop(key);
+  TellRoom(full);
   CountSequences();
-  if (swapped > 0 && preempted_.empty() && options_.on_room) options_.on_room();
+}
+
+// `full`: there were preempted sessions before.
+void DecodeEngine::TellRoom(bool full) const {
+  if (full && preemption_.empty() && options_.on_room) options_.on_room();
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
@@ -351,9 +222,8 @@ void DecodeEngine::Keep(DecodeSequence& sequence) {
 }
 
 void DecodeEngine::End(uint64_t id, bool keep) {
-  scheduler_.Remove(id);
-  if (keep) Keep(sequences_.at(id));
-  sequences_.erase(id);
+  if (keep) Keep(running_.at(id));
+  running_.Remove(id);
   CountSequences();
 }
 
@@ -365,20 +235,23 @@ bool DecodeEngine::Step() {
     const auto grow = [this](DecodeSequence& sequence, int32_t more) {
       return Grow(sequence, more);
     };
-    speculator_.Plan({.ids = batch, .sequences = sequences_, .grow = grow});
+    speculator_.Plan({.ids = batch, .sequences = running_.all(), .grow = grow});
   }
   if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
   return true;
 }
 
-// The sequences of the next step, all of which have room for their next token.
+// The sequences of the next step, all of which have room for their next token. The oldest get
+// blocks first.
 std::vector<uint64_t> DecodeEngine::NextBatch() {
-  std::vector<uint64_t> batch = scheduler_.Next();
-  std::sort(batch.begin(), batch.end());  // The oldest get blocks first.
+  std::vector<uint64_t> batch = running_.NextBatch();
   const size_t chosen = batch.size();
-  std::erase_if(batch, [this](uint64_t id) { return !Grow(sequences_.at(id)); });
-  if (batch.size() < chosen) PreemptYoungest();
-  std::erase_if(batch, [this](uint64_t id) { return !sequences_.contains(id); });
+  std::erase_if(batch, [this](uint64_t id) { return !Grow(running_.at(id)); });
+  if (batch.size() < chosen) {
+    preemption_.PreemptYoungest();
+    CountSequences();
+  }
+  std::erase_if(batch, [this](uint64_t id) { return !running_.Has(id); });
   return batch;
 }
 
@@ -389,7 +262,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
   std::vector<size_t> first_outputs;
   for (const uint64_t id : batch) {
     first_outputs.push_back(steps.size());
-    AddRows(sequences_.at(id), steps);
+    AddRows(running_.at(id), steps);
   }
   const size_t rows = steps.size();
   const TimePoint begun = clock_.Now();
@@ -406,8 +279,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
   RETURN_IF_ERROR(status);
   for (size_t i = 0; i < batch.size(); ++i) {
     // A choice earlier in the batch may have ended the session.
-    const auto sequence = sequences_.find(batch[i]);
-    if (sequence != sequences_.end()) Advance(sequence->second, first_outputs[i]);
+    if (running_.Has(batch[i])) Advance(running_.at(batch[i]), first_outputs[i]);
   }
   if (prefill) {
     AdvancePrefill(completes ? outputs_.at(rows) : StepOutput{});
@@ -421,10 +293,10 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
 // own session.
 void DecodeEngine::ComputeAlone(std::span<const uint64_t> batch, bool prefill) {
   for (const uint64_t id : batch) {
-    const auto sequence = sequences_.find(id);
-    if (sequence == sequences_.end()) continue;  // another choice has ended the session
-    const HandoffKey key = sequence->second.session->key;
-    sequence->second.guesses.clear();
+    if (!running_.Has(id)) continue;  // another choice has ended the session
+    DecodeSequence& sequence = running_.at(id);
+    const HandoffKey key = sequence.session->key;
+    sequence.guesses.clear();
     BeatOnce();
     if (const absl::Status status = Compute({&id, 1}, false); !status.ok()) {
       Fail(key, RowError(status));
@@ -517,24 +389,16 @@ void DecodeEngine::Finish(DecodeSequence& sequence) {
 }
 
 void DecodeEngine::Fail(HandoffKey key, const absl::Status& status) {
-  std::shared_ptr<DecodeSink> sink;
-  std::vector<uint64_t> failed;
-  for (const auto& [id, sequence] : sequences_) {
-    if (sequence.session->key != key) continue;
-    sink = sequence.session->sink;
-    failed.push_back(id);
-  }
+  const std::vector<uint64_t> failed = running_.IdsOf(key);
+  if (failed.empty()) return;
+  const std::shared_ptr<DecodeSink> sink = running_.at(failed.front()).session->sink;
   for (const uint64_t id : failed) End(id, /*keep=*/false);  // Its KV may be damaged.
-  if (sink != nullptr) sink->OnEnd(status);
+  sink->OnEnd(status);
 }
 
 void DecodeEngine::EndAll(const absl::Status& status) {
-  std::map<uint64_t, DecodeSequence> ended = std::move(sequences_);
-  sequences_.clear();
-  for (auto& [first_id, swapped] : preempted_) {
-    for (DecodeSequence& choice : swapped->Abandon()) ended.emplace(choice.id, std::move(choice));
-  }
-  preempted_.clear();
+  RunningSequences::Map ended = running_.TakeAll();
+  for (DecodeSequence& choice : preemption_.TakeAll()) ended.emplace(choice.id, std::move(choice));
   std::vector<DecodeJob> prompts = prefills_.TakeAll();
   CountSequences();
   for (DecodeJob& job : prompts) {
@@ -543,7 +407,6 @@ void DecodeEngine::EndAll(const absl::Status& status) {
     sink->OnEnd(status);
   }
   for (auto& [id, sequence] : ended) {
-    scheduler_.Remove(id);
     if (--sequence.session->choices_open == 0) sequence.session->sink->OnEnd(status);
   }
 }

@@ -2,29 +2,28 @@
 
 #include <atomic>
 #include <functional>
-#include <map>
 #include <memory>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "base/progress.h"
-#include "decode_worker/decode_job.h"
-#include "decode_worker/decode_scheduler.h"
-#include "decode_worker/decode_sequence.h"
-#include "decode_worker/local_prefills.h"
-#include "decode_worker/speculator.h"
-#include "decode_worker/swapped_session.h"
+#include "decode_worker/engine/choice_freezes.h"
+#include "decode_worker/engine/decode_job.h"
+#include "decode_worker/engine/decode_sequence.h"
+#include "decode_worker/engine/local_prefills.h"
+#include "decode_worker/engine/preemption.h"
+#include "decode_worker/engine/running_sequences.h"
+#include "decode_worker/engine/speculator.h"
 #include "model/forward/model_runner.h"
 #include "worker/engine/mailbox.h"
 #include "worker/engine/step_outputs.h"
 
 namespace penstock {
 
-// This room (decode_worker) receives KV and turns it into tokens: admission, continuous batching,
-// preemption, moves to other decode workers, and the streams to routers. It knows a session as
-// tokens, KV pages and sampling parameters. It does not know text, clients or placement; it never
-// includes prefill_worker.
+// This room (decode_worker/engine) turns KV into tokens: admission, continuous batching, speculation,
+// beam search, preemption and freezes for moves. It knows a session as tokens, KV pages and sampling
+// parameters. It does not know text, clients, placement, or the services and streams around it.
 
 // The parts that a DecodeEngine uses. All outlive the engine.
 struct DecodeParts {
@@ -75,9 +74,11 @@ class DecodeEngine {
   void Freeze(FreezeRequest request);
   void Unfreeze(const UnfreezeRequest& request);
 
-  int64_t running() const { return running_; }  // sequences, with preempted ones and local prefills
-  int64_t preempted() const { return preempted_now_; }  // sessions
-  int64_t preemptions() const { return preemptions_; }  // since the start
+  int64_t running() const {
+    return sequences_open_;
+  }  // sequences, with preempted ones and local prefills
+  int64_t preempted() const { return sessions_preempted_; }          // sessions
+  int64_t preemptions() const { return preemption_.preemptions(); }  // since the start
   int64_t steps() const { return steps_; }
   // Tokens that were guessed and checked, and those of them that were right, since the start.
   int64_t drafted(Drafter by) const { return speculator_.checked(by); }
@@ -112,25 +113,17 @@ class DecodeEngine {
 
   // decode_windows.cc: models whose attention has a window.
   void PassWindow(DecodeSequence& sequence);
-  int64_t BlocksHeld(const DecodeSession& session) const;
   void Exchange(DecodeSession& session, std::vector<BlockRef> passed);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);
   void RankBeam(DecodeSequence& beam, const StepOutput& output);
   void StepBeams(const std::shared_ptr<DecodeSession>& session);
-  std::vector<DecodeSequence> TakeBeams(const DecodeSession& session);
   void EndSearch(const DecodeSession& session);
 
-  int64_t GrowthAhead() const;
-  void PreemptYoungest();
-  void ResumeOldest();
-  void BeginSwapIn(SwappedSession& swapped);
+  void Resume();
+  void TellRoom(bool full) const;
   void CountSequences();
-  void TakeFreezes();
-  bool ServeFreeze(const FreezeRequest& request);  // false: the session is preempted now
-  void ServeUnfreeze(const UnfreezeRequest& end);
-  DecodeSequence* Find(const HandoffKey& key, uint32_t choice);
   void Keep(DecodeSequence& sequence);  // caches its blocks for the next turn of the conversation
   void End(uint64_t id, bool keep = true);  // `keep`: cache its blocks
   void Fail(HandoffKey key, const absl::Status& status);
@@ -138,27 +131,21 @@ class DecodeEngine {
 
   BlockPool& pool_;
   KvCacheManager& cache_;
-  TieredStore& store_;
   const Clock& clock_;
   const Options options_;
   // Shared with callbacks, which may come after the engine's end.
   const std::shared_ptr<Mailbox<DecodeJob>> mailbox_;
-  FreezeQueue freezes_;
   std::thread thread_;
-  std::atomic<int64_t> running_{0};
+  std::atomic<int64_t> sequences_open_{0};
   std::atomic<int64_t> steps_{0};
-  std::atomic<int64_t> preempted_now_{0};
-  std::atomic<int64_t> preemptions_{0};
+  std::atomic<int64_t> sessions_preempted_{0};
 
-  // Used by the engine thread only.
-  DecodeScheduler scheduler_;
-  std::map<uint64_t, DecodeSequence> sequences_;                   // by id: the oldest first
-  std::map<uint64_t, std::unique_ptr<SwappedSession>> preempted_;  // by their first id
+  // Used by the engine thread only, but for what its parts say of themselves.
+  RunningSequences running_;
+  Preemption preemption_;
+  ChoiceFreezes freezes_;
   LocalPrefills prefills_;
-  std::vector<FreezeRequest> freezes_waiting_;  // for preempted sequences
-  uint64_t next_id_ = 0;
-  bool stalled_ = false;       // no sequence had room in the last step
-  bool swap_refused_ = false;  // in the last turn
+  bool stalled_ = false;  // no sequence had room in the last step
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
   Speculator speculator_;

@@ -3,7 +3,7 @@
 #include <span>
 #include <vector>
 
-#include "decode_worker/decode_sequence.h"
+#include "decode_worker/engine/decode_sequence.h"
 
 namespace penstock {
 
