@@ -224,7 +224,8 @@ const Rooms kRooms = {
     {"lab/router", {"base", "lab/fake", "lab/report", "proto", "router"}},
     {"lab/cli",
      {"base", "base/log", "cli/shell", "lab/decoding", "lab/eval", "lab/load", "lab/micro",
-      "lab/plan", "lab/plot", "lab/replay", "lab/report", "lab/router", "lab/simulate"}},
+      "lab/plan", "lab/plot", "lab/replay", "lab/report", "lab/router", "lab/simulate",
+      "worker/main"}},
 };
 
 }  // namespace penstock

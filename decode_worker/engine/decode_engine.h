@@ -21,9 +21,10 @@
 
 namespace penstock {
 
-// This room (decode_worker/engine) turns KV into tokens: admission, continuous batching, speculation,
-// beam search, preemption and freezes for moves. It knows a session as tokens, KV pages and sampling
-// parameters. It does not know text, clients, placement, or the services and streams around it.
+// This room (decode_worker/engine) turns KV into tokens: admission, continuous batching,
+// speculation, beam search, preemption and freezes for moves. It knows a session as tokens, KV
+// pages and sampling parameters. It does not know text, clients, placement, or the services and
+// streams around it.
 
 // The parts that a DecodeEngine uses. All outlive the engine.
 struct DecodeParts {

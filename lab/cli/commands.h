@@ -80,9 +80,9 @@ struct PlanOptions {
   std::string dram_memory;  // empty: none
   std::string kv_format = "bf16";
   uint32_t block_tokens = 16;
-  uint32_t chunk_tokens = 512;
-  uint32_t max_batch = 64;
-  double link_gbps = 1.25;  // GB/s
+  std::optional<uint32_t> chunk_tokens;  // absent: the workers' default on such hardware
+  std::optional<uint32_t> max_batch;     // likewise
+  double link_gbps = 1.25;               // GB/s
   std::string wire_codec = "raw";
   double gpu_hour_price = 0;
   std::vector<int64_t> contexts;

@@ -10,6 +10,7 @@
 #include "lab/plan/plan_report.h"
 #include "lab/plan/trace_traffic.h"
 #include "lab/plot/plot.h"
+#include "worker/main/step_defaults.h"
 
 namespace penstock {
 namespace {
@@ -77,8 +78,9 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   }
   request.link_bytes_per_s = options.link_gbps * 1e9;
   request.gpu_hour_price = options.gpu_hour_price;
-  request.chunk_tokens = static_cast<int32_t>(options.chunk_tokens);
-  request.batch_max = static_cast<int32_t>(options.max_batch);
+  const StepDefaults steps = StepDefaultsOn(request.hardware.gpu);
+  request.chunk_tokens = static_cast<int32_t>(options.chunk_tokens.value_or(steps.chunk_tokens));
+  request.batch_max = static_cast<int32_t>(options.max_batch.value_or(steps.max_batch));
   request.contexts = options.contexts;
   if (request.contexts.empty()) {
     for (int64_t tokens = 512; tokens < request.model.max_position; tokens *= 4) {

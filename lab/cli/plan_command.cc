@@ -85,11 +85,12 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->type_name("N");
   command
       .add_option("--chunk-tokens", plan.chunk_tokens,
-                  "prompt tokens computed in one step, 16 to 8192 [512]")
+                  "prompt tokens computed in one step, 16 to 8192 [512; 2048 on GPUs]")
       ->check(Quiet(CLI::Range(16, 8192)))
       ->type_name("N");
   command
-      .add_option("--max-batch", plan.max_batch, "maximum sequences per decode step, 1 to 512 [64]")
+      .add_option("--max-batch", plan.max_batch,
+                  "maximum sequences per decode step, 1 to 512 [64; 256 on GPUs]")
       ->check(Quiet(CLI::Range(1, 512)))
       ->type_name("N");
   command

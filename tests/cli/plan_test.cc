@@ -53,6 +53,16 @@ TEST(PlanCommand, TakesTheWorkersFlags) {
   EXPECT_FALSE(plan["warnings"].empty());
 }
 
+TEST(PlanCommand, StepsAreTheWorkersDefaults) {
+  const auto on_gpus = PlanOf(kTiny, {});
+  EXPECT_EQ(on_gpus["batch"], 256);
+  EXPECT_EQ(on_gpus["batch_limit"], "max_batch");
+  const PlanOutcome here = RunPlan(kTiny, {"--hardware", "cpu", "--token-ms", "10000", "--json"});
+  ASSERT_EQ(here.exit_code, 0) << here.error;
+  EXPECT_EQ(nlohmann::json::parse(here.output)["batch"], 64);
+  EXPECT_EQ(PlanOf(kTiny, {"--max-batch", "8"})["batch"], 8);
+}
+
 TEST(PlanCommand, MeasuresQuantisedFiles) {
   const std::string golden = kGolden;
   EXPECT_EQ(PlanOf(golden + "quantised_gptq", {})["weights"], "int4 g32, lm_head bf16");

@@ -6,15 +6,13 @@
 
 #include "base/lifecycle.h"
 #include "base/tls/tls_files.h"
+#include "worker/main/step_defaults.h"
 #include "worker/runtime/fault.h"
 
 namespace penstock {
 namespace {
 
-// A GPU computes so many tokens in the time of a few: it waits for its memory until then.
-constexpr uint32_t kChunkTokensOnCpu = 512, kChunkTokensOnGpus = 2048;
 constexpr uint32_t kChunkTokensMin = 16;
-constexpr uint32_t kMaxBatchOnCpu = 64, kMaxBatchOnGpus = 256;
 
 bool OnGpus(const v1::WorkerConfig& config) { return config.device().starts_with("cuda"); }
 
@@ -65,11 +63,9 @@ absl::StatusOr<std::string> WireHostOf(const v1::WorkerConfig& config) {
 }  // namespace
 
 absl::StatusOr<v1::WorkerConfig> WithDeviceDefaults(v1::WorkerConfig config) {
-  const bool gpus = OnGpus(config);
-  if (config.chunk_tokens() == 0) {
-    config.set_chunk_tokens(gpus ? kChunkTokensOnGpus : kChunkTokensOnCpu);
-  }
-  if (config.max_batch() == 0) config.set_max_batch(gpus ? kMaxBatchOnGpus : kMaxBatchOnCpu);
+  const StepDefaults defaults = StepDefaultsOn(OnGpus(config));
+  if (config.chunk_tokens() == 0) config.set_chunk_tokens(defaults.chunk_tokens);
+  if (config.max_batch() == 0) config.set_max_batch(defaults.max_batch);
   if (config.chunk_tokens() >= kChunkTokensMin) return config;
   return InvalidArgument("chunk_tokens is {}; it must be 0 or at least {}", config.chunk_tokens(),
                          kChunkTokensMin);
