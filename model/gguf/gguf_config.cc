@@ -30,7 +30,7 @@ constexpr std::array<ArchitectureName, 3> kGgufArchitectures = {
     {{"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}}};
 
 // Keys behind "ARCHITECTURE." that are read below, or that say nothing new.
-constexpr std::array<std::string_view, 28> kUnderstoodKeys = {
+constexpr std::array<std::string_view, 29> kUnderstoodKeys = {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -43,6 +43,7 @@ constexpr std::array<std::string_view, 28> kUnderstoodKeys = {
     "expert_count",
     "expert_used_count",
     "feed_forward_length",
+    "pooling_type",  // gguf_embedding.h
     "rope.dimension_count",
     "rope.freq_base",
     "rope.scale_linear",

@@ -7,6 +7,7 @@
 
 #include "base/mapped_file.h"
 #include "model/gguf/gguf_config.h"
+#include "model/gguf/gguf_embedding.h"
 #include "model/gguf/gguf_model.h"
 #include "model/gguf/gguf_tokenizer.h"
 
@@ -20,6 +21,8 @@ absl::StatusOr<std::string> ReadGgufText(const std::string& path, std::string_vi
   if (name == "config.json") return GgufConfigJson(model.contents());
   if (name == "tokenizer.json") return GgufTokenizerJson(model.contents());
   if (name == "tokenizer_config.json") return GgufTokenizerConfigJson(model.contents());
+  if (name == "modules.json") return GgufModulesJson(model.contents());
+  if (name == "1_Pooling/config.json") return GgufPoolingJson(model.contents());
   return NotFound("{} has nothing in place of {}", path, name);
 }
 

@@ -18,10 +18,10 @@ std::string DefaultModelName(const std::string& model);
 // downloaded, for names of a hub.
 absl::Status CheckModelExists(const std::string& model);
 
-// The text of config.json, generation_config.json, tokenizer.json, tokenizer_config.json or
-// chat_template.jinja of a directory, or what the metadata of a GGUF file say in its place (there
-// the chat template is in tokenizer_config.json). NOT_FOUND if the model has no such text; other
-// errors name file, key and limit.
+// The text of a file of a directory: config.json, generation_config.json, tokenizer.json,
+// tokenizer_config.json, chat_template.jinja, modules.json or 1_Pooling/config.json, or what the
+// metadata of a GGUF file say in its place (there the chat template is in tokenizer_config.json).
+// NOT_FOUND if the model has no such text; other errors name file, key and limit.
 absl::StatusOr<std::string> ReadModelText(const std::string& model, std::string_view name);
 
 }  // namespace penstock

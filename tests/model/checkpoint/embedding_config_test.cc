@@ -7,6 +7,8 @@
 #include <optional>
 
 #include "lab/fake/temp_folder.h"
+#include "model/checkpoint/model_config.h"
+#include "tests/model/gguf/gguf_writer.h"
 
 namespace penstock {
 namespace {
@@ -48,6 +50,27 @@ TEST(EmbeddingConfigTest, LastTokenWithAndWithoutNormalisation) {
 
 TEST(EmbeddingConfigTest, MostCheckpointsHaveNone) {
   EXPECT_TRUE(absl::IsNotFound(Load({.modules = std::nullopt}).status()));
+}
+
+// Of a file with `pooling_type`, or without if it is negative.
+absl::StatusOr<EmbeddingConfig> LoadGguf(int pooling_type) {
+  const TempFolder folder;
+  GgufWriter writer = LlamaMetadata("qwen3");
+  if (pooling_type >= 0) writer.U32("qwen3.pooling_type", static_cast<uint32_t>(pooling_type));
+  writer.Tensor("token_embd.weight", "Q8_0", {10, 32});
+  folder.Write("m.gguf", writer.Bytes());
+  EXPECT_TRUE(LoadModelConfig(folder.path() + "/m.gguf").ok());
+  return LoadEmbeddingConfig(folder.path() + "/m.gguf", /*hidden=*/32);
+}
+
+TEST(EmbeddingConfigTest, AGgufFileNamesItsPooling) {
+  const auto last = LoadGguf(3);
+  ASSERT_TRUE(last.ok()) << last.status();
+  EXPECT_EQ(last->dimensions, 32);
+  EXPECT_TRUE(last->normalise);
+  for (const int none : {-1, 0}) EXPECT_TRUE(absl::IsNotFound(LoadGguf(none).status()));
+  EXPECT_THAT(Message(LoadGguf(1).status()), HasSubstr("pooling_mode is \"mean\""));
+  EXPECT_THAT(Message(LoadGguf(9).status()), HasSubstr("\"qwen3.pooling_type\" is 9"));
 }
 
 struct Refused {
