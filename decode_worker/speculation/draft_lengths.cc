@@ -74,8 +74,8 @@ bool DropUnpaid(std::vector<DraftChoice>& choices) {
 
 }  // namespace
 
-// Where a sequence drops out of the draft model's step, the choice is made again among the others,
-// whose shares have grown.
+// The sequences that use the draft model share the time of its step. When one of them gets no guess
+// after all, the others' shares grow, so the choice is made again without it.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max) {
   DraftPlan plan;
