@@ -152,7 +152,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   absl::Status Proceed(PrefillJob job, const v1::PeerPrefix& peer) {
     // With a window the last blocks of a prefix are enough, which no reader asks for yet.
-    const bool reads = backend_.limits.layout.window == 0;
+    const bool reads = backend_.limits.layout.window == 0 && backend_.cache.keeps_blocks();
     if (peer.blocks() > 0 && reads) {
       ReadPrefix(std::move(job), peer);
       return absl::OkStatus();

@@ -85,8 +85,7 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   // succeeds.
   const int64_t obtainable = pool_.blocks_obtainable();
   const auto here = static_cast<size_t>(cache_.CountLeading(prompt.root, ids));
-  const FindResult below =
-      store_ == nullptr || here == ids.size() ? FindResult() : store_->Find(ids.subspan(here));
+  const FindResult below = FindBelow(ids.subspan(here));
   const size_t first = FirstNeeded(request, here + below.blocks);
   std::vector<BlockRef> held;
   if (first < here) held = cache_.Share(prompt.root, ids.first(here), first);
@@ -115,6 +114,12 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
     StartRestore(restored, request.on_restored, &admission);
   }
   return admission;
+}
+
+// The first of the blocks that lower tiers have.
+FindResult KvCacheManager::FindBelow(std::span<const BlockId> ids) const {
+  if (store_ == nullptr || ids.empty() || !options_.keeps_blocks) return {};
+  return store_->Find(ids);
 }
 
 // The first block that a request needs when the KV of its first `found` blocks is present.
@@ -252,18 +257,15 @@ bool KvCacheManager::HasInLowerTier(const PromptBlocks& prompt, int64_t held_max
   const auto ids =
       std::span(prompt.ids).first(std::min(static_cast<size_t>(held_max), prompt.ids.size()));
   MutexLock lock(mutex_);
-  if (store_ == nullptr) return false;
   const auto rest = ids.subspan(static_cast<size_t>(cache_.CountLeading(prompt.root, ids)));
-  return !rest.empty() && store_->Find(rest.first(1)).blocks > 0;
+  return FindBelow(rest.first(std::min<size_t>(1, rest.size()))).blocks > 0;
 }
 
 int64_t KvCacheManager::CountLeading(const PromptBlocks& prompt) const {
   const std::span<const BlockId> ids(prompt.ids);
   MutexLock lock(mutex_);
   const int64_t here = cache_.CountLeading(prompt.root, ids);
-  const auto rest = ids.subspan(static_cast<size_t>(here));
-  if (store_ == nullptr || rest.empty()) return here;
-  return here + static_cast<int64_t>(store_->Find(rest).blocks);
+  return here + static_cast<int64_t>(FindBelow(ids.subspan(static_cast<size_t>(here))).blocks);
 }
 
 void KvCacheManager::Insert(const CacheAccess& access, const PromptBlocks& prompt,
@@ -274,6 +276,7 @@ void KvCacheManager::Insert(const CacheAccess& access, const PromptBlocks& promp
 
 void KvCacheManager::InsertLocked(const CacheAccess& access, const PromptBlocks& prompt,
                                   std::span<BlockRef> blocks) {
+  if (!options_.keeps_blocks) return;
   const auto ids = std::span(prompt.ids).first(blocks.size());
   if (LacksParents(prompt.root, ids, blocks)) return;
   // Before readers are told of the blocks.

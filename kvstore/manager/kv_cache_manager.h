@@ -131,6 +131,9 @@ class OwedBlocks {
 class KvCacheManager final : private PrefixCacheObserver {
  public:
   struct Options {
+    // Keep blocks for later requests, and find those that are kept. Otherwise Insert keeps nothing,
+    // and Admit finds nothing in any tier.
+    bool keeps_blocks = true;
     // One of kCachePolicies.
     std::string policy = "cost";
     uint64_t model_fingerprint = 0;
@@ -167,6 +170,7 @@ class KvCacheManager final : private PrefixCacheObserver {
       EXCLUDES(mutex_);
   // True when a lower tier has blocks of the prompt that the device lacks.
   bool HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const EXCLUDES(mutex_);
+  bool keeps_blocks() const { return options_.keeps_blocks; }
   // The number of leading blocks that Admit would find in any tier. Does not count as a use.
   int64_t CountLeading(const PromptBlocks& prompt) const EXCLUDES(mutex_);
   // Calls `on_freed` once, on a thread of the pool and without locks, when blocks have come free
@@ -237,6 +241,7 @@ class KvCacheManager final : private PrefixCacheObserver {
   std::optional<BlockCredit> ReserveLocked(int64_t blocks, int64_t ahead) REQUIRES(mutex_);
   friend class OwedBlocks;
   void Forgive(int64_t owed) EXCLUDES(mutex_);
+  FindResult FindBelow(std::span<const BlockId> ids) const REQUIRES(mutex_);
   void CountMissed(size_t asked, const FindResult& below) REQUIRES(mutex_);
   void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
                     CacheAdmission* admission) REQUIRES(mutex_);

@@ -65,6 +65,24 @@ TEST(CacheTest, ARepeatedPromptIsNeitherComputedNorMovedAgain) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
 }
 
+// Neither in pages nor in host memory, although the pools are full again and again.
+TEST(CacheTest, WithoutAPrefixCacheNothingIsKept) {
+  LocalGenerator local(ModelFolder());
+  const std::vector<std::string> flags = {"--prefix_cache=off", "--kv_memory=2560KiB"};
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  const TestRequest request = Prompt(600, local.vocab(), 23);
+  for (int i = 0; i < 4; ++i) {
+    const TestAnswer answer = AskOne(cluster, request);
+    ExpectExact(cluster, local, request, answer);
+    EXPECT_EQ(answer.usage.cached_tokens(), 0u);
+    EXPECT_EQ(answer.timing.kv_bytes_moved(), 608 * kTokenBytes);
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5)));
+    for (const auto* workers : {&cluster.prefill(), &cluster.decode()}) {
+      EXPECT_EQ(workers->front().State()->kv_blocks_cached(), 0u);
+    }
+  }
+}
+
 // Nothing moves then: no prefill worker takes part.
 TEST(CacheTest, TheEndOfTheNextTurnIsComputedByTheDecodeWorker) {
   LocalGenerator local(ModelFolder());

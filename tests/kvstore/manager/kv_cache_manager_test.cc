@@ -109,6 +109,28 @@ TEST_F(WorkerCacheTest, OneTenantDoesNotDisplaceWhatAnotherUses) {
   cache_->AttachStore(store_.get());
 }
 
+// Also not what an earlier process has left on the disk.
+TEST_F(WorkerCacheTest, ACacheThatKeepsNothingFindsNothing) {
+  PushTheFirstPromptDown();
+  cache_->Clear();
+  cache_->AttachStore(nullptr);
+  cache_ = *KvCacheManager::Create(
+      *pool_, clock_, {.keeps_blocks = false, .model_fingerprint = 1, .kv_format = "bf16"});
+  cache_->AttachStore(store_.get());
+  const PromptBlocks prompt = Prompt(1);
+  ASSERT_EQ(store_->Find(prompt.ids).nvme, static_cast<size_t>(kPrompt));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(cache_->CountLeading(prompt), 0);
+    EXPECT_FALSE(cache_->HasInLowerTier(prompt, kPrompt));
+    auto admission = Admit(prompt);
+    EXPECT_TRUE(admission->held.empty());
+    EXPECT_EQ(admission->restore, nullptr);
+    EXPECT_EQ(admission->credit.blocks(), kPrompt);
+    Compute(1);
+    EXPECT_EQ(pool_->blocks_cached(), 0);
+  }
+}
+
 TEST_F(WorkerCacheTest, WhatComesBackIsWhatWentAndIsFoundByOthers) {
   PushTheFirstPromptDown();
   const PromptBlocks prompt = Prompt(1);
