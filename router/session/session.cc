@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log/log.h"
+#include "router/request/error_detail.h"
 #include "router/session/session_request.h"
 
 namespace penstock {
