@@ -40,7 +40,8 @@ struct LayerNames {
   std::string_view qkv;
   QkvOrder qkv_order = QkvOrder::kStacked;
   std::string_view attention_output = "o_proj";
-  std::string_view gate_up;  // gate, then up, in one tensor; empty: gate and up
+  std::string_view sinks = "sinks";  // the tensor's whole name
+  std::string_view gate_up;          // gate, then up, in one tensor; empty: gate and up
   std::string_view mlp = "mlp";
   std::string_view gate = "gate_proj";  // both names empty: the MLP has no gate
   std::string_view up = "up_proj";

@@ -167,7 +167,7 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
         FillVector(filler, output + ".bias", config.hidden, layer.attention_output_bias));
   }
   if (!config.attention_sinks) return absl::OkStatus();
-  return FillVector(filler, prefix + "sinks", config.heads, layer.sinks);
+  return FillVector(filler, prefix + std::string(config.names.sinks), config.heads, layer.sinks);
 }
 
 std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& prefix,
