@@ -46,6 +46,8 @@ struct AttentionArgs {
   int32_t window = 0;  // last positions that a query attends to, itself included; 0: all
   float scale = 1.0f;  // factor of the scores, usually 1 / sqrt(head_dim)
   float cap = 0;       // scores become cap * tanh(score / cap) (Gemma 2); 0: no cap
+  // For each head, a score that takes part in the softmax and has no value (gpt-oss); empty: none.
+  std::span<const float> sinks = {};
   std::span<const AttentionSequence> sequences;
   // Not owned. Built for this head_dim and at least as many threads as `exec` has.
   const AttentionScratch* scratch = nullptr;
@@ -56,11 +58,12 @@ void Attention(const Exec& exec, const AttentionArgs& args);
 }
 
 // Causal attention, softmax(scale * q k^T) v, for every row of the batch, written to args.output.
-// Tiles of 64 positions, counted from position 0 of the sequence, are added in ascending order. The
-// bits of a row therefore depend on its own position and window only: not on the other rows of the
-// batch, the prefill chunk or the page size. Keys and values are always read from the pages,
-// including those of the chunk itself, so a prompt that is computed in any chunks, or taken over
-// from another worker, attends to the same numbers.
+// The sum of a softmax begins with the head's sink, if there is one. Tiles of 64 positions, counted
+// from position 0 of the sequence, are added in ascending order. The bits of a row therefore depend
+// on its own position and window only: not on the other rows of the batch, the prefill chunk or the
+// page size. Keys and values are always read from the pages, including those of the chunk itself,
+// so a prompt that is computed in any chunks, or taken over from another worker, attends to the
+// same numbers.
 inline void Attention(const Exec& exec, const AttentionArgs& args) { cpu::Attention(exec, args); }
 
 }  // namespace penstock

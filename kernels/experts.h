@@ -15,12 +15,13 @@ struct ScoreRowsArgs {
 
 // The choice of experts for each token of a mixture of experts.
 struct RouteArgs {
-  View<const float, 2> input;   // [tokens, hidden]
-  View<const float, 2> router;  // [experts, hidden]
-  bool normalise = false;       // the weights of a token's experts add up to 1
-  View<float, 2> scores;        // scratch, [tokens, experts]
-  View<int32_t, 2> chosen;      // out, [tokens, experts per token]: ids, highest score first
-  View<float, 2> weights;       // out, [tokens, experts per token]
+  View<const float, 2> input;      // [tokens, hidden]
+  View<const float, 2> router;     // [experts, hidden]
+  View<const float, 1> bias = {};  // of the scores, [experts], or null
+  bool normalise = false;          // the weights of a token's experts add up to 1
+  View<float, 2> scores;           // scratch, [tokens, experts]
+  View<int32_t, 2> chosen;         // out, [tokens, experts per token]: ids, highest score first
+  View<float, 2> weights;          // out, [tokens, experts per token]
 };
 
 namespace cpu {
@@ -31,9 +32,9 @@ void Route(const Exec& exec, const RouteArgs& args);
 // output = input * vectors^T, in f32 on every machine.
 inline void ScoreRows(const Exec& exec, const ScoreRowsArgs& args) { cpu::ScoreRows(exec, args); }
 
-// Scores are router * input (ScoreRows). The experts with the highest scores are chosen; of equal
-// scores, those with lower ids. A chosen expert's weight is its softmax over all experts, or over
-// the chosen ones if `normalise`. A token's choice depends on its own row only.
+// Scores are router * input (ScoreRows) + bias. The experts with the highest scores are chosen; of
+// equal scores, those with lower ids. A chosen expert's weight is its softmax over all experts, or
+// over the chosen ones if `normalise`. A token's choice depends on its own row only.
 inline void Route(const Exec& exec, const RouteArgs& args) { cpu::Route(exec, args); }
 
 }  // namespace penstock

@@ -16,12 +16,16 @@ enum class GemmOutput {
   // SiLU, or GELU approximated by tanh (Hendrycks and Gimpel, arXiv 1606.08415).
   kSiluGate,
   kGeluGate,
+  // gpt-oss's gate, in the same rows: with g = min(gate, limit) and u = up within [-limit, limit],
+  // output[i] = g * sigmoid(1.702 * g) * (u + 1).
+  kClampedGate,
   // output = act(product): GELU by the error function, and approximated by tanh.
   kGelu,
   kGeluTanh,
 };
 inline bool IsGate(GemmOutput mode) {
-  return mode == GemmOutput::kSiluGate || mode == GemmOutput::kGeluGate;
+  return mode == GemmOutput::kSiluGate || mode == GemmOutput::kGeluGate ||
+         mode == GemmOutput::kClampedGate;
 }
 
 // Owns the packed activations and the accumulators of Gemm, for products of up to max_rows rows and
@@ -62,6 +66,7 @@ struct GemmArgs {
   View<const float, 1> bias = {};  // [outputs], or null
   View<float, 2> output;           // [rows, outputs]; [rows, outputs / 2] for gates
   GemmOutput mode = GemmOutput::kStore;
+  float limit = 0;                       // of kClampedGate
   const GemmScratch* scratch = nullptr;  // not owned; at least as large as this product needs
 };
 

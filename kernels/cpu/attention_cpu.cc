@@ -124,6 +124,7 @@ class Task {
   int64_t Column(int64_t row) const { return (kv_head_ * group_ + row % group_) * head_dim_; }
 
   void LoadQueries();
+  void BeginSums();
   void Find(int64_t tile);
   void AddRun(const KvRun& run);
   void Decode();
@@ -170,8 +171,18 @@ void Task::LoadQueries() {
     simd_.pack_rows(gathered, head_dim_, Rows(block), 0, head_dim_, Queries(block));
   }
   std::fill_n(work_.output, rows_ * Panels(head_dim_) * kTileColumns, 0.0f);
+  BeginSums();
+}
+
+// A sink is the first score of its rows, with the weight exp(sink - max) = 1.
+void Task::BeginSums() {
+  const bool sinks = !args_.sinks.empty();
   std::fill_n(work_.max, rows_, -std::numeric_limits<float>::infinity());
-  std::fill_n(work_.sum, rows_, 0.0f);
+  std::fill_n(work_.sum, rows_, sinks ? 1.0f : 0.0f);
+  if (!sinks) return;
+  for (int64_t row = 0; row < rows_; ++row) {
+    work_.max[row] = args_.sinks[static_cast<size_t>(kv_head_ * group_ + row % group_)];
+  }
 }
 
 // Sets the addresses of a tile's keys and values for the positions that this task attends to. Other
@@ -334,6 +345,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   PENSTOCK_CHECK(HoldsHeads(layout.dtype, layout.head_dim));
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
+  PENSTOCK_CHECK(args.sinks.empty() || std::ssize(args.sinks) == args.heads);
   const int64_t group = args.heads / layout.kv_heads;
   PENSTOCK_CHECK_LE(group, kMaxBlocks * kTileRows);
   const int64_t positions = kMaxBlocks * kTileRows / group;  // positions per task

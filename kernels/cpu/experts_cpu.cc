@@ -21,6 +21,12 @@ int32_t BestExpert(const float* scores, int64_t experts, const int32_t* chosen,
   return best;
 }
 
+void AddBias(const RouteArgs& args, int64_t token) {
+  if (args.bias.data == nullptr) return;
+  float* scores = args.scores.row(token);
+  for (int64_t e = 0; e < args.router.dim(0); ++e) scores[e] += args.bias.data[e];
+}
+
 // Softmax weights: the sums run in ascending order of experts, or in the order of choice.
 void Weigh(const RouteArgs& args, int64_t token) {
   const int32_t* chosen = args.chosen.row(token);
@@ -55,6 +61,7 @@ void ScoreRows(const Exec& exec, const ScoreRowsArgs& args) {
 void Route(const Exec& exec, const RouteArgs& args) {
   cpu::ScoreRows(exec, {.input = args.input, .vectors = args.router, .output = args.scores});
   ParallelFor(exec, args.input.dim(0), [&](int64_t token, int) {
+    AddBias(args, token);
     int32_t* chosen = args.chosen.row(token);
     for (int64_t i = 0; i < args.chosen.dim(1); ++i) {
       chosen[i] = BestExpert(args.scores.row(token), args.router.dim(0), chosen, chosen + i);

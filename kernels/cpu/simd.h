@@ -28,7 +28,7 @@ inline constexpr int kRowsByTwo = 4;   // most rows for two panels at once
 // Positions of an attention tile. Tiles start at multiples of it, counted from position 0.
 inline constexpr int kKvTile = 64;
 
-enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate, kGelu, kGeluTanh };
+enum class TileStore { kStore, kAdd, kSiluGate, kGeluGate, kClampedGate, kGelu, kGeluTanh };
 
 struct FinishTileArgs {
   const float* tile;  // [rows][kTileColumns]
@@ -38,6 +38,7 @@ struct FinishTileArgs {
   float* output;      // first element of the tile; gates write columns / 2
   int64_t output_stride;
   TileStore mode;
+  float limit;  // of kClampedGate
 };
 
 // A tile and the panel of weights that it is multiplied with.

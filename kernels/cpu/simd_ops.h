@@ -176,7 +176,7 @@ void SoftCap(float* x, int64_t size, float cap) {
   }
 }
 
-// The exponent e of a gate's activation x / (1 + exp(e)).
+// The exponent e of an activation x / (1 + exp(e)).
 template <class V>
 struct Silu {
   static typename V::Reg Exponent(typename V::Reg x) { return V::Sub(V::Set(0.0f), x); }
@@ -191,8 +191,28 @@ struct GeluTanh {
   }
 };
 
-// Computes 16 outputs act(gate) * up from 16 gate columns and the 16 columns of the up projection.
+// act(gate) * up.
 template <class V, class Act>
+struct PlainGate {
+  static typename V::Reg Value(typename V::Reg gate, typename V::Reg up, float) {
+    const auto decay = Exp<V>(Act::Exponent(gate));
+    return V::Mul(V::Div(gate, V::Add(V::Set(1.0f), decay)), up);
+  }
+};
+// GemmOutput::kClampedGate. Max and Min return their second operand if one is NaN.
+template <class V>
+struct ClampedGate {
+  static typename V::Reg Value(typename V::Reg gate, typename V::Reg up, float limit) {
+    const auto one = V::Set(1.0f);
+    gate = V::Min(V::Set(limit), gate);
+    up = V::Max(V::Set(-limit), V::Min(V::Set(limit), up));
+    const auto decay = Exp<V>(V::Mul(V::Set(-1.702f), gate));
+    return V::Mul(V::Div(gate, V::Add(one, decay)), V::Add(up, one));
+  }
+};
+
+// Computes 16 outputs from 16 gate columns and the 16 columns of the up projection.
+template <class V, class Gate>
 void FinishGate(const FinishTileArgs& args) {
   for (int r = 0; r < args.rows; ++r) {
     const float* tile = args.tile + r * kTileColumns;
@@ -203,11 +223,9 @@ void FinishGate(const FinishTileArgs& args) {
         gate = V::Add(gate, V::Load(args.bias + c));
         up = V::Add(up, V::Load(args.bias + kTileColumns / 2 + c));
       }
-      const auto one = V::Set(1.0f);
-      const auto decay = Exp<V>(Act::Exponent(gate));
-      const auto value = V::Mul(V::Div(gate, V::Add(one, decay)), up);
       const int left = args.columns / 2 - c;
-      V::StorePart(output + c, left < V::kLanes ? left : V::kLanes, value);
+      V::StorePart(output + c, left < V::kLanes ? left : V::kLanes,
+                   Gate::Value(gate, up, args.limit));
     }
   }
 }
@@ -239,8 +257,9 @@ typename V::Reg Activated(TileStore mode, typename V::Reg x) {
 
 template <class V>
 void FinishTile(const FinishTileArgs& args) {
-  if (args.mode == TileStore::kSiluGate) return FinishGate<V, Silu<V>>(args);
-  if (args.mode == TileStore::kGeluGate) return FinishGate<V, GeluTanh<V>>(args);
+  if (args.mode == TileStore::kSiluGate) return FinishGate<V, PlainGate<V, Silu<V>>>(args);
+  if (args.mode == TileStore::kGeluGate) return FinishGate<V, PlainGate<V, GeluTanh<V>>>(args);
+  if (args.mode == TileStore::kClampedGate) return FinishGate<V, ClampedGate<V>>(args);
   for (int r = 0; r < args.rows; ++r) {
     const float* tile = args.tile + r * kTileColumns;
     float* output = args.output + r * args.output_stride;

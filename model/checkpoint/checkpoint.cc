@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "model/checkpoint/expert_tensors.h"
 #include "model/checkpoint/json_fields.h"
 
 namespace penstock {
@@ -86,6 +87,7 @@ absl::StatusOr<Checkpoint> Checkpoint::Open(const std::string& model) {
     RETURN_IF_ERROR(checkpoint.OpenGguf(model));
     checkpoint.FingerprintGguf();
   }
+  RETURN_IF_ERROR(checkpoint.SplitExperts());
   return checkpoint;
 }
 
@@ -136,6 +138,31 @@ absl::Status Checkpoint::CheckIndex(const std::map<std::string, std::string>& we
     if (!weight_map.contains(tensor)) {
       return InvalidArgument("{}/{}: weight_map: tensor {} of {} is not listed", directory_,
                              kIndexFile, PrintableName(tensor), shards_[place.shard].name);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Checkpoint::SplitExperts() {
+  if (!config_.names.experts_together) return absl::OkStatus();
+  const std::map<std::string, Place, std::less<>> whole = std::exchange(places_, {});
+  for (const auto& [name, place] : whole) {
+    Shard& shard = shards_[place.shard];
+    std::vector<SafetensorsTensor>& tensors = shard.header.tensors;
+    if (!HasAllExperts(name)) {
+      places_[name] = place;
+      continue;
+    }
+    const auto path = [&] { return fmt::format("{}/{}", directory_, shard.name); };
+    auto parts = SplitByExpert(tensors[place.tensor], config_.experts.count);
+    if (!parts.ok()) return Annotate(parts.status(), path());
+    for (SafetensorsTensor& part : *parts) {
+      const bool added = places_.try_emplace(part.name, Place{place.shard, tensors.size()}).second;
+      if (!added || whole.contains(part.name)) {
+        return InvalidArgument("{}: tensor {} has an expert that is in {} too", path(),
+                               PrintableName(name), PrintableName(part.name));
+      }
+      tensors.push_back(std::move(part));
     }
   }
   return absl::OkStatus();

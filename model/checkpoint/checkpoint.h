@@ -17,7 +17,8 @@ namespace penstock {
 
 // A checkpoint directory in Hugging Face's format: config.json and model.safetensors, or the shards
 // that model.safetensors.index.json names. Or a GGUF file, which is read as the directory that it
-// was converted from: its tensors have Hugging Face's names. The files stay mapped during the
+// was converted from: its tensors have Hugging Face's names. A tensor with the matrices of all
+// experts is one tensor for each of them (expert_tensors.h). The files stay mapped during the
 // object's lifetime, and weights are read from disk on first access. Immutable: any thread may use
 // it.
 //
@@ -71,6 +72,8 @@ class Checkpoint {
   absl::Status OpenDirectory();
   absl::Status OpenGguf(const std::string& path);
   absl::Status OpenShards(const std::vector<std::string>& names);
+  // Makes one tensor for each expert of those that have the matrices of all (expert_tensors.h).
+  absl::Status SplitExperts();
   absl::Status CheckIndex(const std::map<std::string, std::string>& weight_map) const;
   absl::Status FingerprintDirectory();
   void FingerprintGguf();

@@ -2,6 +2,7 @@
 
 #include "base/printable_name.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/checkpoint/expert_tensors.h"
 #include "model/gguf/gguf_config.h"
 #include "model/gguf/gguf_model.h"
 #include "model/gguf/gguf_names.h"
@@ -9,12 +10,23 @@
 namespace penstock {
 namespace {
 
+constexpr std::string_view kGptOssName = "gpt-oss";
+
 absl::StatusOr<std::string> NameOf(const GgufTensor& tensor, const std::string& path,
                                    std::string_view architecture) {
-  if (auto name = HuggingFaceName(tensor.name)) return *std::move(name);
+  auto name = HuggingFaceName(tensor.name);
+  if (name && (architecture == kGptOssName || !HasAllExperts(*name))) return *std::move(name);
   return InvalidArgument("{}: tensor {} of shape [{}] has no place in a model of architecture {}",
                          path, PrintableName(tensor.name), fmt::join(tensor.shape, ", "),
                          architecture);
+}
+
+// The names that HuggingFaceName gives to tensors of gpt-oss.
+void UseGgufNames(LayerNames& names) {
+  names.sinks = "sinks.weight";
+  names.mlp_norm = "post_attention_norm";
+  names.gate_up = "";
+  names.gpt_oss_experts = false;
 }
 
 }  // namespace
@@ -24,6 +36,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   const GgufFile& contents = model.contents();
   ASSIGN_OR_RETURN(const std::string architecture, GgufArchitecture(contents));
   ASSIGN_OR_RETURN(const int32_t head_dim, GgufHeadDim(contents));
+  if (architecture == kGptOssName) UseGgufNames(config_.names);
   std::vector<SafetensorsHeader> headers;
   for (const GgufModel::Part& part : model.parts()) {
     headers.push_back({.data_begin = part.data_begin});

@@ -64,6 +64,7 @@ class ConfigReader {
     config_.norm_offset = family_->norm_offset;
     config_.layer_norm = family_->layer_norm;
     config_.qk_norm = family_->qk_norm;
+    config_.attention_sinks = family_->sinks;
     const std::string dtype = fields_.Has("dtype") ? "dtype" : "torch_dtype";
     fields_.Choice(dtype, {"bfloat16", "float16", "float32", "auto"}, "auto");
     ReadActivation();
@@ -157,8 +158,14 @@ class ConfigReader {
     if (by_field) config_.qkv_bias = fields_.Bool("attention_bias", false);
     if (rule == BiasRule::kByField) config_.output_bias = config_.qkv_bias;
     if (rule == BiasRule::kQkv) config_.qkv_bias = fields_.Bool("qkv_bias", true);
+    if (rule == BiasRule::kAttention) ReadAttentionBias();
     if (rule == BiasRule::kAll) ReadAllBiases();
     if (family_->mlp_bias_field) config_.mlp_bias = fields_.Bool("mlp_bias", false);
+  }
+
+  void ReadAttentionBias() {
+    if (!fields_.Bool("attention_bias", true)) fields_.Fail("attention_bias", "true");
+    config_.qkv_bias = config_.output_bias = true;
   }
 
   void ReadAllBiases() {
@@ -216,6 +223,8 @@ class ConfigReader {
       if (rope.has_value() && !(*rope == read)) fields_.Fail(key, "the same as rope_parameters");
       rope = read;
     }
+    // Without these fields transformers takes a scaling that no file says.
+    if (family_->rope_required && !rope.has_value()) fields_.Fail("rope_scaling", "an object");
     config_.rope = rope.value_or(plain);
     FinishRope();
     if (!family_->local_rope) return absl::OkStatus();

@@ -24,6 +24,8 @@ struct ExpertConfig {
   int32_t intermediate = 0;
   int32_t shared_intermediate = 0;  // of the expert that all tokens use; 0: none
   bool normalise = true;            // the weights of a token's experts add up to 1
+  bool biases = false;              // the router and all matrices of experts have biases
+  float gate_limit = 0;             // of gpt-oss's clamped gate; 0: a plain gate
   std::vector<bool> dense;          // for each layer, whether its MLP is dense; empty: none is
 };
 
@@ -60,6 +62,7 @@ struct ModelConfig {
   std::vector<LayerRope> layer_rope;  // for each layer; empty: kMain
   RopeConfig local_rope;              // of layers with kLocal
   float attention_scale = 0;          // factor of the scores; 0: 1 / sqrt(head_dim)
+  bool attention_sinks = false;       // each head has a score without a value in its softmax
   float attention_cap = 0;            // scores become cap * tanh(score / cap); 0: no cap
   float logit_cap = 0;                // logits likewise
   float embedding_multiplier = 1;

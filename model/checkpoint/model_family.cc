@@ -21,6 +21,11 @@ constexpr LayerNames kGlm4 = {.attention_output_norm = "post_self_attn_layernorm
 
 constexpr LayerNames kMixtral = {.mlp = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
 
+constexpr LayerNames kGptOss = {.gate_up = "gate_up_proj",
+                                .router = "router",
+                                .experts_together = true,
+                                .gpt_oss_experts = true};
+
 constexpr LayerNames kNeoX = {.layers = "gpt_neox.layers.",
                               .embedding = "gpt_neox.embed_in",
                               .final_norm = "gpt_neox.final_layer_norm",
@@ -203,6 +208,19 @@ constexpr ModelFamily kFamilies[] = {
                  .intermediate = "moe_intermediate_size",
                  .normalise = "norm_topk_prob",
                  .sparse_layers = true}},
+    {.architecture = "GptOssForCausalLM",
+     .names = kGptOss,
+     .absent = {.rms_norm_eps = 1e-5, .rope_theta = 150000, .sliding_window_pattern = 2},
+     .head_dim_required = true,
+     .attention_bias = BiasRule::kAttention,
+     .windows = WindowRule::kAlternate,
+     .sinks = true,
+     .rope_required = true,
+     .experts = {.count = "num_local_experts",
+                 .per_token_too = "experts_per_token",
+                 .intermediate = "intermediate_size",
+                 .limit = "swiglu_limit",
+                 .biases = true}},
 };
 
 }  // namespace

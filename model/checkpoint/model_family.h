@@ -40,11 +40,17 @@ struct LayerNames {
   std::string_view qkv;
   QkvOrder qkv_order = QkvOrder::kStacked;
   std::string_view attention_output = "o_proj";
-  std::string_view gate_up;  // gate, then up, in one tensor; empty: gate and up
+  std::string_view sinks = "sinks";  // the tensor's whole name
+  std::string_view gate_up;          // gate, then up, in one tensor; empty: gate and up
   std::string_view mlp = "mlp";
   std::string_view gate = "gate_proj";  // both names empty: the MLP has no gate
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
+  std::string_view router = "gate";
+  bool experts_together = false;  // one tensor has the matrices of all experts (expert_tensors.h)
+  // Matrices of experts are stored [inputs][outputs] unless they are quantised, and the outputs of
+  // gate_up alternate: gate, up.
+  bool gpt_oss_experts = false;
 
   bool HasGate() const { return !gate.empty() || !gate_up.empty(); }
 
@@ -57,6 +63,7 @@ enum class BiasRule {
   kQkv,         // queries, keys and values, unless qkv_bias is false
   kQkvByField,  // these, if attention_bias is true
   kByField,     // these and the output, if attention_bias is true
+  kAttention,   // these; attention_bias must be true
   kAll,         // all matrices, those of the MLP too, unless FieldNames::bias says otherwise
 };
 
@@ -89,11 +96,14 @@ struct FieldNames {
 
 // Names of the fields of config.json that describe experts.
 struct ExpertFields {
-  std::string_view count;         // empty: the family has dense MLPs
-  std::string_view intermediate;  // an expert's intermediate size
-  std::string_view shared;        // that of the expert that all tokens use; empty: none
-  std::string_view normalise;     // weights of the chosen experts add up to 1; empty: always
-  bool sparse_layers = false;     // decoder_sparse_step and mlp_only_layers leave layers dense
+  std::string_view count;          // empty: the family has dense MLPs
+  std::string_view per_token_too;  // must be num_experts_per_tok if it is present
+  std::string_view intermediate;   // an expert's intermediate size
+  std::string_view shared;         // that of the expert that all tokens use; empty: none
+  std::string_view normalise;      // weights of the chosen experts add up to 1; empty: always
+  std::string_view limit;          // of the clamped gate; empty: the gate is a plain one
+  bool biases = false;             // the router and all matrices of experts have biases
+  bool sparse_layers = false;      // decoder_sparse_step and mlp_only_layers leave layers dense
 };
 
 // The values of fields that config.json leaves out, as in transformers.
@@ -128,10 +138,12 @@ struct ModelFamily {
   bool gpt2_fields = false;     // fields of GPT-2 that must have their usual values
   Activation activation = Activation::kSilu;
   WindowRule windows = WindowRule::kNone;
+  bool sinks = false;  // each head has a score without a value in its softmax
   // RoPE.
   bool partial_rotary = false;  // partial_rotary_factor of each head is rotated
   bool interleaved = false;     // pairs lie side by side in the checkpoint
   bool local_rope = false;      // layers with a window have rope_local_base_freq and no scaling
+  bool rope_required = false;   // rope_scaling or rope_parameters must be there
   bool no_rope_layers = false;  // the layers that no_rope_layers marks 0 have no RoPE
   // Factors and caps.
   bool query_scalar = false;  // scores are divided by the root of query_pre_attn_scalar

@@ -10,6 +10,7 @@ namespace {
 
 constexpr int32_t kMaxExperts = 1024;
 constexpr int32_t kMaxPerToken = 64;
+constexpr double kGptOssLimit = 7;  // as transformers, if the file does not say
 
 int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
   const auto window = [&](std::optional<int64_t> absent) {
@@ -96,12 +97,20 @@ ExpertConfig ReadExperts(JsonFields& fields, const ExpertFields& names, int32_t 
   ExpertConfig experts;
   experts.count = number(names.count, 1, kMaxExperts);
   experts.per_token = number("num_experts_per_tok", 1, std::min(experts.count, kMaxPerToken));
+  if (!names.per_token_too.empty() && fields.Has(std::string(names.per_token_too))) {
+    number(names.per_token_too, experts.per_token, experts.per_token);
+  }
   experts.intermediate = number(names.intermediate, 1, kMaxIntermediate);
   if (!names.shared.empty()) {
     experts.shared_intermediate = number(names.shared, 1, kMaxIntermediate);
   }
   if (!names.normalise.empty()) {
     experts.normalise = fields.Bool(std::string(names.normalise), false);
+  }
+  experts.biases = names.biases;
+  if (!names.limit.empty()) {
+    experts.gate_limit =
+        static_cast<float>(fields.Float(std::string(names.limit), 1e-3, 1e6, kGptOssLimit));
   }
   if (names.sparse_layers) experts.dense = DenseLayers(fields, layers);
   return experts;

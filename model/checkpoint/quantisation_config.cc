@@ -180,6 +180,8 @@ std::string_view MethodName(QuantisationConfig::Method method) {
       return "awq";
     case QuantisationConfig::Method::kFp8:
       return "fp8";
+    case QuantisationConfig::Method::kMxfp4:
+      return "mxfp4";
   }
   return "unknown";
 }
@@ -187,8 +189,10 @@ std::string_view MethodName(QuantisationConfig::Method method) {
 absl::StatusOr<QuantisationConfig> ParseQuantisationConfig(const nlohmann::json& object) {
   JsonFields fields(object, kWhere);
   const std::string method =
-      fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq", "fp8"});
+      fields.Choice("quant_method", {"compressed-tensors", "gptq", "awq", "fp8", "mxfp4"});
   RETURN_IF_ERROR(fields.status());
+  // The format has no parameters; what it does not convert has no blocks.
+  if (method == "mxfp4") return QuantisationConfig{.method = QuantisationConfig::Method::kMxfp4};
   if (method == "fp8") return ReadFp8Config(object);
   if (method == "compressed-tensors") return ReadCompressedTensors(object);
   return method == "gptq" ? ReadGptqConfig(object) : ReadAwqConfig(object);

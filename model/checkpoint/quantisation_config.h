@@ -11,7 +11,7 @@ namespace penstock {
 // The quantised format of a checkpoint, from quantization_config of config.json. Which matrices are
 // quantised, and to how many bits, follows from the tensors that exist. Plain data.
 struct QuantisationConfig {
-  enum class Method { kNone, kCompressedTensors, kGptq, kAwq, kFp8 };
+  enum class Method { kNone, kCompressedTensors, kGptq, kAwq, kFp8, kMxfp4 };
   // How GPTQ's files store zero points ("gptq" or "gptq_v2").
   enum class ZeroForm { kUnknown, kLessByOne, kAsIs };
 
@@ -27,7 +27,7 @@ struct QuantisationConfig {
   bool operator==(const QuantisationConfig&) const = default;
 };
 
-// As in config.json: "none", "compressed-tensors", "gptq", "awq", "fp8".
+// As in config.json: "none", "compressed-tensors", "gptq", "awq", "fp8", "mxfp4".
 std::string_view MethodName(QuantisationConfig::Method method);
 
 // Parses the value of quantization_config. Returns INVALID_ARGUMENT that names the field and the

@@ -30,7 +30,7 @@ void ReadYarn(JsonFields& fields, RopeConfig* rope) {
   rope->beta_fast = static_cast<float>(fields.Float("beta_fast", 1e-3, 1e4, 32));
   rope->beta_slow = static_cast<float>(fields.Float("beta_slow", 1e-3, 1e4, 1));
   rope->attention_factor = static_cast<float>(YarnAttentionFactor(fields, rope->factor));
-  if (!fields.Bool("truncate", true)) fields.Fail("truncate", "true");
+  rope->truncate = fields.Bool("truncate", true);
   if (rope->beta_slow >= rope->beta_fast) fields.Fail("beta_slow", "less than beta_fast");
   // Early files of Phi-3 call longrope yarn.
   if (fields.Has("short_factor")) fields.Fail("short_factor", "absent with yarn");

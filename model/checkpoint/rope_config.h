@@ -24,6 +24,7 @@ struct RopeConfig {
   int32_t original_max_position = 0;
   float beta_fast = 32.0f;  // yarn
   float beta_slow = 1.0f;   // yarn
+  bool truncate = true;     // yarn: the ramp begins and ends at whole pairs
   // yarn and longrope: factor of cos and sin, with the default resolved
   float attention_factor = 1.0f;
   std::vector<float> divisors;  // longrope: of the frequency of each rotated pair

@@ -23,6 +23,7 @@ std::string_view UnsupportedPart(const ModelConfig& config) {
   if (config.rope.rotary_dims != 0) return "partial_rotary_factor";
   if (config.rope.scaling == RopeScaling::kLongRope) return "longrope (rope_scaling)";
   if (config.attention_scale != 0) return "query_pre_attn_scalar or attention_multiplier";
+  if (config.attention_sinks) return "attention sinks";
   if (config.attention_cap != 0) return "attn_logit_softcapping";
   if (config.logit_cap != 0) return "final_logit_softcapping";
   if (config.embedding_multiplier != 1) return "a multiplier of embeddings";

@@ -90,12 +90,11 @@ absl::Status FillBiases(Filler& filler, std::span<const MatrixPart> parts, int64
 
 // Reads a matrix of a layer that is one tensor of the checkpoint, with `hidden` outputs.
 absl::StatusOr<WeightMatrix> FillWhole(const ModelConfig& config, Filler& filler,
-                                       const std::string& module, int64_t inputs,
-                                       int64_t stored_inputs) {
+                                       const std::string& module, int64_t inputs) {
   const MatrixPart part{module, config.hidden, From(0)};
   return filler.Matrix({.outputs = config.hidden,
                         .inputs = inputs,
-                        .stored_inputs = stored_inputs,
+                        .stored_inputs = inputs,
                         .parts = {&part, 1},
                         .transposed = config.names.transposed});
 }
@@ -162,17 +161,22 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
   }
   RETURN_IF_ERROR(FillQkNorms(config, prefix, filler, layer));
   const std::string output = prefix + std::string(config.names.attention_output);
-  ASSIGN_OR_RETURN(layer.attention_output, FillWhole(config, filler, output, query, query));
+  ASSIGN_OR_RETURN(layer.attention_output, FillWhole(config, filler, output, query));
   if (config.output_bias) {
     RETURN_IF_ERROR(
         FillVector(filler, output + ".bias", config.hidden, layer.attention_output_bias));
   }
-  return absl::OkStatus();
+  if (!config.attention_sinks) return absl::OkStatus();
+  return FillVector(filler, prefix + std::string(config.names.sinks), config.heads, layer.sinks);
 }
 
 std::vector<MatrixPart> GateUpParts(const LayerNames& names, const std::string& prefix,
                                     int64_t intermediate) {
   if (!names.HasGate()) return {{prefix + std::string(names.up), intermediate, From(0)}};
+  if (names.gpt_oss_experts) {
+    return {{prefix + std::string(names.gate_up), 2 * intermediate,
+             [](int64_t row) { return GateUpRow(row / 2, row % 2); }}};
+  }
   if (!names.gate_up.empty()) {
     return {{prefix + std::string(names.gate_up), 2 * intermediate,
              [=](int64_t row) { return GateUpRow(row % intermediate, row / intermediate); }}};
@@ -191,15 +195,29 @@ int64_t GateUpRows(const ModelConfig& config, int64_t intermediate) {
 absl::StatusOr<GatedWeights> FillGated(const ModelConfig& config, const std::string& prefix,
                                        int64_t intermediate, Filler& filler) {
   const auto parts = GateUpParts(config.names, prefix, intermediate);
+  const MatrixPart down{prefix + std::string(config.names.down), config.hidden, From(0)};
+  const bool transposed = config.names.transposed || config.names.gpt_oss_experts;
   GatedWeights weights;
   ASSIGN_OR_RETURN(weights.gate_up, filler.Matrix({.outputs = GateUpRows(config, intermediate),
                                                    .inputs = config.hidden,
                                                    .stored_inputs = config.hidden,
                                                    .parts = parts,
-                                                   .transposed = config.names.transposed}));
-  ASSIGN_OR_RETURN(weights.down, FillWhole(config, filler, prefix + std::string(config.names.down),
-                                           Padded(intermediate), intermediate));
+                                                   .transposed = transposed}));
+  ASSIGN_OR_RETURN(weights.down, filler.Matrix({.outputs = config.hidden,
+                                                .inputs = Padded(intermediate),
+                                                .stored_inputs = intermediate,
+                                                .parts = {&down, 1},
+                                                .transposed = transposed}));
   return weights;
+}
+
+absl::Status FillExpertBiases(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                              GatedWeights& expert) {
+  const int64_t intermediate = config.experts.intermediate;
+  const auto parts = GateUpParts(config.names, prefix, intermediate);
+  RETURN_IF_ERROR(FillBiases(filler, parts, GateUpRows(config, intermediate), expert.gate_up_bias));
+  return FillVector(filler, prefix + std::string(config.names.down) + ".bias", config.hidden,
+                    expert.down_bias);
 }
 
 absl::Status FillMlp(const ModelConfig& config, const std::string& prefix, Filler& filler,
@@ -220,11 +238,16 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
   const ExpertConfig& experts = config.experts;
   ExpertLayer layer;
   layer.router.resize(static_cast<size_t>(experts.count) * static_cast<size_t>(config.hidden));
+  const std::string router = prefix + std::string(config.names.router);
   RETURN_IF_ERROR(
-      filler.Floats(prefix + "gate.weight", {experts.count, config.hidden}, layer.router.data()));
+      filler.Floats(router + ".weight", {experts.count, config.hidden}, layer.router.data()));
+  if (experts.biases) {
+    RETURN_IF_ERROR(FillVector(filler, router + ".bias", experts.count, layer.router_bias));
+  }
   for (int32_t e = 0; e < experts.count; ++e) {
-    ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, fmt::format("{}experts.{}.", prefix, e),
-                                                    experts.intermediate, filler));
+    const std::string name = fmt::format("{}experts.{}.", prefix, e);
+    ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, name, experts.intermediate, filler));
+    if (experts.biases) RETURN_IF_ERROR(FillExpertBiases(config, name, filler, expert));
     layer.experts.push_back(std::move(expert));
   }
   if (experts.shared_intermediate == 0) return layer;

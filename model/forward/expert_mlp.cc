@@ -11,6 +11,11 @@
 namespace penstock {
 namespace {
 
+View<const float, 1> BiasOf(const std::vector<float>& bias) {
+  if (bias.empty()) return {};
+  return {bias.data(), {static_cast<int64_t>(bias.size())}};
+}
+
 Buffer Words(int64_t tokens, int64_t width) {
   static_assert(sizeof(float) == sizeof(int32_t));
   return Buffer(static_cast<size_t>(tokens * width) * sizeof(float));
@@ -65,6 +70,7 @@ void ExpertMlp::Choose(const ExpertLayer& layer, View<const float, 2> input) {
   const int64_t per_token = config_.experts.per_token;
   Route(exec_, {.input = input,
                 .router = {layer.router.data(), {experts, config_.hidden}},
+                .bias = BiasOf(layer.router_bias),
                 .normalise = config_.experts.normalise,
                 .scores = {scores_.as<float>(), {tokens, experts}},
                 .chosen = {chosen_.as<int32_t>(), {tokens, per_token}},
@@ -100,13 +106,20 @@ void ExpertMlp::AddExpert(const GatedWeights& expert, const Group& group,
   const View<float, 2> gathered(gathered_.as<float>(), {rows, config_.hidden});
   const View<float, 2> gated(gated_.as<float>(), {rows, expert.down.inputs()});
   const View<float, 2> result(result_.as<float>(), {rows, config_.hidden});
+  const bool clamped = config_.experts.gate_limit > 0;
   GatherRows(exec_, {.input = input, .rows = group.rows, .output = gathered});
   Gemm(exec_, {.input = gathered,
                .weight = &expert.gate_up,
+               .bias = BiasOf(expert.gate_up_bias),
                .output = gated,
-               .mode = GemmOutput::kSiluGate,
+               .mode = clamped ? GemmOutput::kClampedGate : GemmOutput::kSiluGate,
+               .limit = config_.experts.gate_limit,
                .scratch = &gemm});
-  Gemm(exec_, {.input = gated, .weight = &expert.down, .output = result, .scratch = &gemm});
+  Gemm(exec_, {.input = gated,
+               .weight = &expert.down,
+               .bias = BiasOf(expert.down_bias),
+               .output = result,
+               .scratch = &gemm});
   AddRowsTo(exec_,
             {.input = result, .rows = group.rows, .factors = group.weights, .output = output});
 }

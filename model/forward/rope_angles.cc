@@ -31,8 +31,13 @@ double YarnPair(const RopeConfig& rope, int32_t dims, double turns) {
 // NTK-by-parts interpolation (YaRN, section 3.2): a ramp between the unchanged and the divided
 // frequency, over the pairs between beta_fast and beta_slow turns.
 double Yarn(const RopeConfig& rope, int32_t dims, int32_t pair, double frequency) {
-  const double low = std::max(0.0, std::floor(YarnPair(rope, dims, rope.beta_fast)));
-  double high = std::min(dims - 1.0, std::ceil(YarnPair(rope, dims, rope.beta_slow)));
+  double low = YarnPair(rope, dims, rope.beta_fast), high = YarnPair(rope, dims, rope.beta_slow);
+  if (rope.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(0.0, low);
+  high = std::min(dims - 1.0, high);
   if (low == high) high += 0.001;
   const double stretched = std::clamp((pair - low) / (high - low), 0.0, 1.0);
   return frequency / rope.factor * stretched + frequency * (1 - stretched);

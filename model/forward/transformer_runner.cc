@@ -81,13 +81,15 @@ KvLayout TransformerRunner::kv_layout() const {
           .window = weights_.config.WindowOfAllLayers()};
 }
 
-// Not with sliding windows, which count positions: the slots behind an eviction do not.
+// Not with sliding windows, which count positions: the slots behind an eviction do not. Not with
+// sinks either, which the scores of keys do not know.
 std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   const ModelConfig& config = weights_.config;
   const auto& windows = config.sliding_window;
   if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
     return std::nullopt;
   }
+  if (config.attention_sinks) return std::nullopt;
   return EvictionAttention{.heads = config.heads,
                            .scale = AttentionScale(config),
                            .cap = config.attention_cap,
@@ -292,16 +294,19 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, QueryWidth(config)});
-  Attention(exec_, {.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
-                    .output = attended,
-                    .heads = config.heads,
-                    .kv = args.kv,
-                    .layer = layer,
-                    .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-                    .scale = AttentionScale(config),
-                    .cap = config.attention_cap,
-                    .sequences = batch.sequences,
-                    .scratch = &s.attention});
+  Attention(exec_,
+            {.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
+             .output = attended,
+             .heads = config.heads,
+             .kv = args.kv,
+             .layer = layer,
+             .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+             .scale = AttentionScale(config),
+             .cap = config.attention_cap,
+             .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
+                                             : std::span<const float>(),
+             .sequences = batch.sequences,
+             .scratch = &s.attention});
 }
 
 // Makes the rows of batch.last the first, and only, rows.

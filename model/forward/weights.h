@@ -17,13 +17,16 @@ namespace penstock {
 
 // An MLP with a gate.
 struct GatedWeights {
-  WeightMatrix gate_up;  // rows alternate 16 of gate, 16 of up (padded to 16)
-  WeightMatrix down;     // [hidden][intermediate]
+  WeightMatrix gate_up;             // rows alternate 16 of gate, 16 of up (padded to 16)
+  std::vector<float> gate_up_bias;  // in the order of the rows, or empty
+  WeightMatrix down;                // [hidden][intermediate]
+  std::vector<float> down_bias;     // [hidden], or empty
 };
 
 // A mixture of experts.
 struct ExpertLayer {
-  std::vector<float> router;  // [experts][hidden]
+  std::vector<float> router;       // [experts][hidden]
+  std::vector<float> router_bias;  // [experts], or empty
   std::vector<GatedWeights> experts;
   std::optional<GatedWeights> shared;
   std::vector<float> shared_gate;  // [hidden], if there is a shared expert
@@ -36,6 +39,7 @@ struct LayerWeights {
   std::vector<float> attention_norm;
   WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
   std::vector<float> qkv_bias;               // empty if the model has none
+  std::vector<float> sinks;                  // [heads], or empty if the model has none
   std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
   WeightMatrix attention_output;             // [hidden][heads * head_dim]
   std::vector<float> attention_output_bias;  // [hidden], or empty

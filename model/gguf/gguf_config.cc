@@ -26,11 +26,13 @@ struct ArchitectureName {
   std::string_view gguf;
   std::string_view hugging_face;
 };
-constexpr std::array<ArchitectureName, 3> kGgufArchitectures = {
-    {{"llama", "LlamaForCausalLM"}, {"qwen2", "Qwen2ForCausalLM"}, {"qwen3", "Qwen3ForCausalLM"}}};
+constexpr std::array<ArchitectureName, 4> kGgufArchitectures = {{{"gpt-oss", "GptOssForCausalLM"},
+                                                                 {"llama", "LlamaForCausalLM"},
+                                                                 {"qwen2", "Qwen2ForCausalLM"},
+                                                                 {"qwen3", "Qwen3ForCausalLM"}}};
 
 // Keys behind "ARCHITECTURE." that are read below, or that say nothing new.
-constexpr std::array<std::string_view, 29> kUnderstoodKeys = {
+constexpr std::array<std::string_view, 30> kUnderstoodKeys = {
     "attention.head_count",
     "attention.head_count_kv",
     "attention.key_length",
@@ -41,6 +43,7 @@ constexpr std::array<std::string_view, 29> kUnderstoodKeys = {
     "context_length",
     "embedding_length",
     "expert_count",
+    "expert_feed_forward_length",
     "expert_used_count",
     "feed_forward_length",
     "pooling_type",  // gguf_embedding.h
@@ -62,8 +65,9 @@ constexpr std::array<std::string_view, 29> kUnderstoodKeys = {
     "vocab_size"};
 
 // Spellings of control tokens that end an answer.
-constexpr std::array<std::string_view, 5> kEndSpellings = {
-    "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"};
+constexpr std::array<std::string_view, 7> kEndSpellings = {
+    "<|return|>",      "<|call|>",   "<|eot_id|>",   "<|eom_id|>",
+    "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"};
 
 class ConfigWriter {
  public:
@@ -94,6 +98,8 @@ class ConfigWriter {
     return fmt::format("{}.{}", architecture_.gguf, name);
   }
 
+  bool IsGptOss() const { return architecture_.gguf == "gpt-oss"; }
+
   void CheckKeys() {
     const std::string prefix = Key("");
     for (const auto& [key, value] : file_.metadata) {
@@ -108,8 +114,10 @@ class ConfigWriter {
     }
     fields_.Int("general.quantization_version", kQuantisationVersion, kQuantisationVersion,
                 kQuantisationVersion);
-    fields_.Int(Key("expert_count"), 0, 0, 0);
-    fields_.Int(Key("expert_used_count"), 0, 0, 0);
+    const int64_t experts_max = IsGptOss() ? kMaxNumber : 0;
+    for (const char* key : {"expert_count", "expert_used_count", "expert_feed_forward_length"}) {
+      fields_.Int(Key(key), 0, experts_max, 0);
+    }
     if (fields_.Bool(Key("use_parallel_residual"), false)) {
       fields_.Fail(Key("use_parallel_residual"), "false");
     }
@@ -143,11 +151,21 @@ class ConfigWriter {
     json_["rms_norm_eps"] = fields_.Float(Key("attention.layer_norm_rms_epsilon"), 1e-12, 0.1);
     const int64_t positions = fields_.Int(Key("context_length"), 1, kMaxNumber);
     json_["max_position_embeddings"] = positions;
+    if (IsGptOss()) return WriteGptOss();
     // Files of these architectures do not say which layers a window is for.
     const int64_t window = fields_.Int(Key("attention.sliding_window"), 0, kMaxNumber, 0);
     if (window != 0 && window < positions) {
       fields_.Fail(Key("attention.sliding_window"), "absent, or at least the context's length");
     }
+  }
+
+  // Files do not say which layers have the window, where a gate is clamped and that YaRN's ramp is
+  // not truncated: these are as in all models of the architecture.
+  void WriteGptOss() {
+    json_["sliding_window"] = fields_.Int(Key("attention.sliding_window"), 1, kMaxNumber);
+    json_["num_local_experts"] = fields_.Int(Key("expert_count"), 1, kMaxNumber);
+    json_["num_experts_per_tok"] = fields_.Int(Key("expert_used_count"), 1, kMaxNumber);
+    json_["intermediate_size"] = fields_.Int(Key("expert_feed_forward_length"), 1, kMaxNumber);
   }
 
   // Which matrices have a bias follows from the tensors. The loader finds out if layers differ.
@@ -178,7 +196,9 @@ class ConfigWriter {
     json_["rope_theta"] = theta;
     ASSIGN_OR_RETURN(nlohmann::json scaling, GgufRopeScaling(file_, std::string(architecture_.gguf),
                                                              theta, head_dim_, fields_));
-    if (!scaling.is_null()) json_["rope_scaling"] = std::move(scaling);
+    if (scaling.is_null()) return absl::OkStatus();
+    if (IsGptOss() && scaling["rope_type"] == "yarn") scaling["truncate"] = false;
+    json_["rope_scaling"] = std::move(scaling);
     return absl::OkStatus();
   }
 
@@ -199,7 +219,7 @@ absl::StatusOr<const ArchitectureName*> FindArchitecture(const GgufFile& file) {
   GgufFields fields(file);
   const std::string name = fields.String(kKey, 64);
   const auto known = std::ranges::find(kGgufArchitectures, name, &ArchitectureName::gguf);
-  if (known == kGgufArchitectures.end()) fields.Fail(kKey, "one of llama, qwen2, qwen3");
+  if (known == kGgufArchitectures.end()) fields.Fail(kKey, "one of gpt-oss, llama, qwen2, qwen3");
   RETURN_IF_ERROR(fields.status());
   return &*known;
 }

@@ -18,7 +18,7 @@ constexpr std::array<NamePair, 3> kOuter = {{{"token_embd.weight", "model.embed_
                                              {"output.weight", "lm_head.weight"}}};
 
 // Modules of a layer; ".weight" or ".bias" follows.
-constexpr std::array<NamePair, 11> kModules = {{{"attn_norm", "input_layernorm"},
+constexpr std::array<NamePair, 17> kModules = {{{"attn_norm", "input_layernorm"},
                                                 {"attn_q", "self_attn.q_proj"},
                                                 {"attn_k", "self_attn.k_proj"},
                                                 {"attn_v", "self_attn.v_proj"},
@@ -28,7 +28,13 @@ constexpr std::array<NamePair, 11> kModules = {{{"attn_norm", "input_layernorm"}
                                                 {"ffn_norm", "post_attention_layernorm"},
                                                 {"ffn_gate", "mlp.gate_proj"},
                                                 {"ffn_up", "mlp.up_proj"},
-                                                {"ffn_down", "mlp.down_proj"}}};
+                                                {"ffn_down", "mlp.down_proj"},
+                                                {"attn_sinks", "self_attn.sinks"},
+                                                {"post_attention_norm", "post_attention_norm"},
+                                                {"ffn_gate_inp", "mlp.router"},
+                                                {"ffn_gate_exps", "mlp.experts.gate_proj"},
+                                                {"ffn_up_exps", "mlp.experts.up_proj"},
+                                                {"ffn_down_exps", "mlp.experts.down_proj"}}};
 
 constexpr std::string_view kGgufLayer = "blk.";
 constexpr std::string_view kHuggingFaceLayer = "model.layers.";

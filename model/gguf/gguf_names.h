@@ -9,7 +9,9 @@ namespace penstock {
 
 // The name that a tensor of a GGUF file has in Hugging Face's checkpoints ("blk.3.attn_q.weight":
 // "model.layers.3.self_attn.q_proj.weight"), for the architectures of GgufConfigJson; absent for
-// other names. And the other way.
+// other names. And the other way. Names of gpt-oss that differ from its checkpoints: the norm
+// before the MLP is post_attention_norm, sinks are a weight, and experts have a gate and an up
+// projection.
 std::optional<std::string> HuggingFaceName(std::string_view gguf_name);
 std::optional<std::string> GgufName(std::string_view hugging_face_name);
 

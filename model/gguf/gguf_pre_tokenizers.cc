@@ -14,6 +14,7 @@ enum class Form {
   kDigitsGpt2,     // HuggingFaceTB/SmolLM2-360M-Instruct, smallcloudai/Refact-1_6B-fim
   kLlama3,         // meta-llama/Meta-Llama-3-8B
   kQwen2,          // Qwen/Qwen2-7B
+  kO200k,          // openai/gpt-oss-20b
   kTekken,         // mistralai/Mistral-Nemo-Instruct-2407
   kDeepSeekV3,     // deepseek-ai/DeepSeek-V3
   kDeepSeekCoder,  // deepseek-ai/deepseek-coder-6.7b-instruct
@@ -25,10 +26,11 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 12> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+constexpr std::array<NamedForm, 13> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
                                                {"gpt-2", Form::kGpt2},
+                                               {"gpt-4o", Form::kO200k},
                                                {"llama-bpe", Form::kLlama3},
                                                {"llama-v3", Form::kLlama3},
                                                {"llama3", Form::kLlama3},
@@ -44,6 +46,10 @@ constexpr char kLlama3Pattern[] =
     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kQwen2Pattern[] = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
                                  R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr char kO200kPattern[] =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+    R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 constexpr char kTekkenPattern[] =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|)"
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|)"
@@ -82,6 +88,8 @@ nlohmann::json StepsOf(Form form) {
       return Sequence({Split(kLlama3Pattern), ByteLevel(false)});
     case Form::kQwen2:
       return Sequence({Split(kQwen2Pattern), ByteLevel(false)});
+    case Form::kO200k:
+      return Sequence({Split(kO200kPattern), ByteLevel(false)});
     case Form::kTekken:
       return Sequence({Split(kTekkenPattern), ByteLevel(false)});
     case Form::kDeepSeekV3:

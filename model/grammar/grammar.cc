@@ -69,8 +69,8 @@ absl::StatusOr<std::string> ConvertSchema(const std::string& gated_schema, bool 
 }
 
 uint64_t GrammarFingerprint() {
-  return 0x0000'0208'0000'0002;
-}  // XGrammar 0.2.8, our second options
+  return 0x0000'0208'0000'0003;
+}  // XGrammar 0.2.8, our third options
 
 struct CompiledGrammar::Parts {
   xgrammar::CompiledGrammar grammar;

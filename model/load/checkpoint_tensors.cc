@@ -8,7 +8,7 @@ namespace {
 
 constexpr TensorDtype kDtypes[] = {TensorDtype::kBf16, TensorDtype::kF16,  TensorDtype::kF32,
                                    TensorDtype::kI8,   TensorDtype::kE4m3, TensorDtype::kI32,
-                                   TensorDtype::kI64};
+                                   TensorDtype::kI64,  TensorDtype::kU8};
 
 }  // namespace
 
@@ -23,8 +23,8 @@ absl::StatusOr<TensorView> CheckpointTensors::Get(const std::string& full_name) 
   view.blocks = BlockTypeNamed(dtype);
   if (known == std::end(kDtypes) && view.blocks == nullptr) {
     return InvalidArgument(
-        "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, F8_E4M3, I32 and "
-        "I64 for codes",
+        "{}/{}: tensor {}: dtype is {}, allowed are BF16, F16 and F32, and I8, U8, F8_E4M3, I32 "
+        "and I64 for codes",
         checkpoint_.directory(), tensor.file, PrintableName(name), dtype);
   }
   view.dtype = view.blocks == nullptr ? *known : TensorDtype::kBlocks;

@@ -113,6 +113,12 @@ constexpr std::array kCallNotations = {
 constexpr std::array kReasoningNotations = {
     ReasoningNotation{.begin = "<think>", .end = "</think>"},
     ReasoningNotation{.begin = "[THINK]", .end = "[/THINK]"},
+    // gpt-oss's harmony. Between the two channels it writes <|end|><|start|>assistant, of which
+    // only the word is text.
+    ReasoningNotation{.begin = "<|channel|>analysis<|message|>",
+                      .end = "assistant<|channel|>final<|message|>",
+                      .word = "<|channel|>analysis<|message|>",
+                      .content_begin = "<|channel|>final<|message|>"},
 };
 
 }  // namespace
@@ -137,7 +143,8 @@ const CallNotation* CallNotationOf(std::string_view name) {
 const ReasoningNotation* FindReasoningNotation(std::string_view chat_template) {
   const auto found =
       std::ranges::find_if(kReasoningNotations, [&](const ReasoningNotation& notation) {
-        return chat_template.find(notation.end) != std::string_view::npos;
+        const std::string_view word = notation.word.empty() ? notation.end : notation.word;
+        return chat_template.find(word) != std::string_view::npos;
       });
   return found == kReasoningNotations.end() ? nullptr : &*found;
 }

@@ -42,6 +42,10 @@ struct CallNotation {
 struct ReasoningNotation {
   std::string_view begin;
   std::string_view end;
+  std::string_view word = "";  // a chat template with it is of this family; empty: `end`
+  // An answer without reasoning begins with it. Empty: with content. Under a grammar such a family
+  // does not reason: tokens between reasoning and content have no text that a grammar could allow.
+  std::string_view content_begin = "";
 };
 
 // The families. A template is of the first whose words it has.

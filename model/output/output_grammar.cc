@@ -34,6 +34,9 @@ class Writer {
   std::string Root() const {
     if (rules_.reasoning == nullptr) return "root ::= body\n";
     const ReasoningNotation& notation = *rules_.reasoning;
+    if (!notation.content_begin.empty()) {
+      return fmt::format("root ::= {} body\n", Literal(notation.content_begin));
+    }
     std::string root = fmt::format("thought {} [\\n ]{{0,4}} body", Literal(notation.end));
     if (!rules_.reasoning_begun) root = Literal(notation.begin) + " " + root + " | body";
     return fmt::format("root ::= {}\nthought ::= TagDispatch(excludes=({}))\n", root,

@@ -117,7 +117,8 @@ bool OutputParser::Step() {
   return false;
 }
 
-// Reasoning stands at the beginning of an answer, behind white space at most.
+// Reasoning stands at the beginning of an answer, behind white space at most, and in its place what
+// begins content without it.
 bool OutputParser::Begin() {
   const size_t begin = held_.find_first_not_of(kBlank);
   const size_t blanks = std::min(begin, held_.size());
@@ -125,12 +126,14 @@ bool OutputParser::Begin() {
     if (begin == std::string::npos) return false;
     const std::string_view rest = std::string_view(held_).substr(begin);
     const std::string_view marker = parts_.reasoning->begin;
-    if (rest.starts_with(marker)) {
-      Drop(begin + marker.size());
-      state_ = State::kReasoning;
+    const std::string_view content = parts_.reasoning->content_begin;
+    const bool reasons = rest.starts_with(marker);
+    if (reasons || (!content.empty() && rest.starts_with(content))) {
+      Drop(begin + (reasons ? marker : content).size());
+      state_ = reasons ? State::kReasoning : State::kContent;
       return true;
     }
-    if (marker.starts_with(rest)) return false;
+    if (marker.starts_with(rest) || content.starts_with(rest)) return false;
   }
   state_ = State::kContent;
   return true;

@@ -6,7 +6,7 @@
 namespace penstock {
 
 bool IsMarkerToken(std::string_view spelling) {
-  static constexpr std::array<std::string_view, 19> kMarkers = {"<think>",
+  static constexpr std::array<std::string_view, 21> kMarkers = {"<think>",
                                                                 "</think>",
                                                                 "[THINK]",
                                                                 "[/THINK]",
@@ -21,6 +21,8 @@ bool IsMarkerToken(std::string_view spelling) {
                                                                 "<｜tool▁call▁begin｜>",
                                                                 "<｜tool▁call▁end｜>",
                                                                 "<｜tool▁sep｜>",
+                                                                "<|channel|>",
+                                                                "<|message|>",
                                                                 "<arg_key>",
                                                                 "</arg_key>",
                                                                 "<arg_value>",

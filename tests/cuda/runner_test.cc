@@ -325,6 +325,7 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
       {"gemma3", "Gemma3ForCausalLM has an offset of the norms' weights"},
       {"glm", "GlmForCausalLM has partial_rotary_factor"},
       {"glm4", "Glm4ForCausalLM has partial_rotary_factor"},
+      {"gpt_oss", "GptOssForCausalLM has attention sinks"},
       {"granite", "GraniteForCausalLM has query_pre_attn_scalar or attention_multiplier"},
       {"mixtral", "MixtralForCausalLM has experts"},
       {"olmo2", "Olmo2ForCausalLM has norms of queries and keys over all heads"},
@@ -357,6 +358,7 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_TRUE(refused([](Config c) { c.rope.rotary_dims = 32; }));
   EXPECT_TRUE(refused([](Config c) { c.rope.scaling = RopeScaling::kLongRope; }));
   EXPECT_TRUE(refused([](Config c) { c.attention_scale = 0.1f; }));
+  EXPECT_TRUE(refused([](Config c) { c.attention_sinks = true; }));
   EXPECT_TRUE(refused([](Config c) { c.attention_cap = 50; }));
   EXPECT_TRUE(refused([](Config c) { c.logit_cap = 30; }));
   EXPECT_TRUE(refused([](Config c) { c.embedding_multiplier = 2; }));

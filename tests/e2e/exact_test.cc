@@ -279,6 +279,16 @@ TEST(ExactTest, MixtureOfExperts) {
   }
 }
 
+// Attention sinks, windows in some layers, and experts of MXFP4.
+TEST(ExactTest, GptOss) {
+  const TempFolder folder;
+  WriteGptOssModel(folder.path());
+  LocalGenerator local(
+      {.model = folder.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 2048});
+  Cluster cluster({.model = folder.path(), .prefill_flags = {"--random_chunks"}});
+  ExpectExact(cluster, MakeRequests(24, 900, local.vocab(), 19), local);
+}
+
 TEST(ExactTest, KvReallyMoves) {
   Cluster cluster({});
   // The scheduler decides how many layers are sent while others are computed: on a busy machine the

@@ -25,6 +25,19 @@ class ModelWriter {
     Add(name + ".weight", {rows, columns}, 0, 1.6f / std::sqrt(static_cast<float>(columns)));
   }
   void Norm(const std::string& name, int64_t size) { Add(name + ".weight", {size}, 1, 0.2f); }
+  void Biases(const std::string& name, const std::vector<int64_t>& shape) {
+    Add(name, shape, 0, 0.3f);
+  }
+  void BiasedMatrix(const std::string& name, int64_t rows, int64_t columns) {
+    Matrix(name, rows, columns);
+    Biases(name + ".bias", {rows});
+  }
+  // All experts' matrices in MXFP4, with scales from 2^-8 to 2^-5.
+  void Mxfp4(const std::string& name, int64_t rows, int64_t columns) {
+    AddBytes(name + "_blocks", {kExperts, rows, columns / 32, 16}, 0, 255);
+    AddBytes(name + "_scales", {kExperts, rows, columns / 32}, 119, 122);
+    Biases(name + "_bias", {kExperts, rows});
+  }
 
   std::string Bytes() const {
     const std::string header = header_.dump();
@@ -34,6 +47,15 @@ class ModelWriter {
   }
 
  private:
+  void AddBytes(const std::string& name, const std::vector<int64_t>& shape, int min, int max) {
+    std::uniform_int_distribution<int> byte(min, max);
+    const size_t begin = data_.size();
+    int64_t size = 1;
+    for (const int64_t extent : shape) size *= extent;
+    for (int64_t i = 0; i < size; ++i) data_ += static_cast<char>(byte(random_));
+    header_[name] = {{"dtype", "U8"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};
+  }
+
   void Add(const std::string& name, const std::vector<int64_t>& shape, float mean,
            float deviation) {
     std::normal_distribution<float> normal(mean, deviation);
@@ -75,6 +97,47 @@ void AddLayer(ModelWriter& writer, int64_t layer) {
   }
 }
 
+void AddGptOssLayer(ModelWriter& writer, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
+  writer.Norm(prefix + "input_layernorm", kHidden);
+  writer.BiasedMatrix(attention + "q_proj", kHeads * kHeadDim, kHidden);
+  writer.BiasedMatrix(attention + "k_proj", kKvHeads * kHeadDim, kHidden);
+  writer.BiasedMatrix(attention + "v_proj", kKvHeads * kHeadDim, kHidden);
+  writer.BiasedMatrix(attention + "o_proj", kHidden, kHeads * kHeadDim);
+  writer.Biases(attention + "sinks", {kHeads});
+  writer.Norm(prefix + "post_attention_layernorm", kHidden);
+  writer.BiasedMatrix(mlp + "router", kExperts, kHidden);
+  writer.Mxfp4(mlp + "experts.gate_up_proj", 2 * kIntermediate, kHidden);
+  writer.Mxfp4(mlp + "experts.down_proj", kHidden, kIntermediate);
+}
+
+Json GptOssConfig(int64_t vocab) {
+  return {{"architectures", {"GptOssForCausalLM"}},
+          {"hidden_size", kHidden},
+          {"intermediate_size", kIntermediate},
+          {"num_hidden_layers", kLayers},
+          {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads},
+          {"head_dim", kHeadDim},
+          {"attention_bias", true},
+          {"sliding_window", 100},
+          {"num_local_experts", kExperts},
+          {"num_experts_per_tok", 2},
+          {"swiglu_limit", 2.0},
+          {"rope_scaling",
+           {{"rope_type", "yarn"},
+            {"factor", 8.0},
+            {"original_max_position_embeddings", 512},
+            {"truncate", false}}},
+          {"quantization_config", {{"quant_method", "mxfp4"}}},
+          {"max_position_embeddings", 4096},
+          {"vocab_size", vocab},
+          {"eos_token_id", 1},
+          {"bos_token_id", 0},
+          {"torch_dtype", "bfloat16"}};
+}
+
 Json Config(int64_t vocab) {
   return {{"architectures", {"Qwen3MoeForCausalLM"}},
           {"hidden_size", kHidden},
@@ -103,21 +166,27 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   PENSTOCK_CHECK(file.good());
 }
 
-}  // namespace
-
-void WriteExpertModel(const std::string& folder) {
+void WriteModel(const std::string& folder, void (*add_layer)(ModelWriter&, int64_t),
+                Json (*config)(int64_t)) {
   std::ifstream tiny(ModelFolder() + "/config.json");
   const int64_t vocab = Json::parse(tiny)["vocab_size"];
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, kHidden);
-  for (int64_t layer = 0; layer < kLayers; ++layer) AddLayer(writer, layer);
+  for (int64_t layer = 0; layer < kLayers; ++layer) add_layer(writer, layer);
   writer.Norm("model.norm", kHidden);
   writer.Matrix("lm_head", vocab, kHidden);
-  WriteFile(folder + "/config.json", Config(vocab).dump());
+  WriteFile(folder + "/config.json", config(vocab).dump());
   WriteFile(folder + "/model.safetensors", writer.Bytes());
   for (const char* name : {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}) {
     std::filesystem::copy_file(ModelFolder() + "/" + name, folder + "/" + name);
   }
+}
+
+}  // namespace
+
+void WriteExpertModel(const std::string& folder) { WriteModel(folder, AddLayer, Config); }
+void WriteGptOssModel(const std::string& folder) {
+  WriteModel(folder, AddGptOssLayer, GptOssConfig);
 }
 
 }  // namespace penstock

@@ -267,6 +267,10 @@ TEST_P(GoldenLogitsTest, MistakesInAFamilysOwnPartsShow) {
   expect_shown(right.logit_divisor != 1, [](Config c) { c.logit_divisor *= 1.01f; });
   expect_shown(right.activation != Activation::kSilu && right.names.HasGate(),
                [](Config c) { c.activation = Activation::kSilu; });
+  expect_shown(right.attention_sinks, [](Config c) { c.attention_sinks = false; });
+  expect_shown(right.experts.gate_limit != 0, [](Config c) { c.experts.gate_limit *= 1.1f; });
+  expect_shown(!right.rope.truncate, [](Config c) { c.rope.truncate = true; });
+  expect_shown(right.sliding_window.front() != 0, [](Config c) { ++c.sliding_window.front(); });
   expect_shown(right.parallel_residual, [](Config c) { c.parallel_residual = false; });
   expect_shown(right.layer_norm, [](Config c) { c.layer_norm = false; });
   for (size_t i = 0; i < right.layer_rope.size(); ++i) {
@@ -365,16 +369,17 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints, GoldenLogitsTest,
     testing::Values("falcon_11b", "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2",
-                    "gemma3", "glm", "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "granite",
-                    "mixtral", "olmo2", "qwen2_moe", "qwen3_moe", "phi3_window", "phi4_longrope",
-                    "phi4_shortrope", "smollm3", "starcoder2", "gguf_f16", "gguf_mixed",
-                    "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied", "llama2_f32", "llama3_sharded",
-                    "llama_linear", "llama_tied_bias_f16", "mistral_window", "qwen2_window",
-                    "quantised_awq", "quantised_ct_int4", "quantised_ct_int4_experts",
-                    "quantised_ct_fp8_channel", "quantised_ct_fp8_tensor", "quantised_fp8_block",
-                    "quantised_ct_int4_zeros", "quantised_ct_int8_channel", "quantised_ct_w8a8",
-                    "quantised_gptq", "quantised_gptq_int8", "quantised_gptq_v2_order",
-                    "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
+                    "gemma3", "glm", "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "gpt_oss",
+                    "gpt_oss_mxfp4", "granite", "mixtral", "olmo2", "qwen2_moe", "qwen3_moe",
+                    "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3", "starcoder2",
+                    "gguf_f16", "gguf_gpt_oss", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m",
+                    "gguf_q8_0_tied", "llama2_f32", "llama3_sharded", "llama_linear",
+                    "llama_tied_bias_f16", "mistral_window", "qwen2_window", "quantised_awq",
+                    "quantised_ct_int4", "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
+                    "quantised_ct_fp8_tensor", "quantised_fp8_block", "quantised_ct_int4_zeros",
+                    "quantised_ct_int8_channel", "quantised_ct_w8a8", "quantised_gptq",
+                    "quantised_gptq_int8", "quantised_gptq_v2_order", "qwen2_yarn", "qwen3_bias",
+                    "qwen3_f32"),
     [](const auto& tested) { return tested.param; });
 
 }  // namespace

@@ -134,6 +134,7 @@ def make_byte_level(texts):
     byte_level("qwen", "qwen2", "qwen", unused=3, eos_token_id=642, pad_token_id=640,
                add_bos_token=False)
     byte_level("deepseek", "deepseek-v3", "deepseek", eos_token_id=640, add_eos_token=False)
+    byte_level("o200k", "gpt-4o", "o200k", eos_token_id=640, add_bos_token=False)
 
     data = byte_level("smollm", "smollm", "gpt2", bos_token_id=640, add_eos_token=True,
                       eos_token_id=640)

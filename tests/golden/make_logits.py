@@ -44,14 +44,21 @@ SHAPE = dict(vocab_size=256, hidden_size=64, intermediate_size=88, num_hidden_la
 # The families that came later have smaller files.
 SMALL = dict(vocab_size=96, intermediate_size=72)
 
+# A window and an original context that end within the tokens, a ramp between pairs, and a limit that
+# clamps some values.
+GPT_OSS = dict(num_hidden_layers=4, head_dim=16, num_local_experts=8, num_experts_per_tok=3,
+               sliding_window=6, swiglu_limit=1.5, rope_theta=100.0, rope_scaling=dict(
+                   rope_type="yarn", factor=4.0, beta_fast=2.0, beta_slow=1.0, truncate=False,
+                   original_max_position_embeddings=32))
+
 
 def cases():
     """name: (config class, changes to SHAPE, dtype of the file, greatest shard)"""
     from transformers import (FalconConfig, GPT2Config, GPTNeoXConfig, Gemma2Config,
-                              Gemma3TextConfig, Glm4Config, GlmConfig, GraniteConfig, LlamaConfig, 
-                              MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config,
-                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
-                              Starcoder2Config)
+                              Gemma3TextConfig, Glm4Config, GlmConfig, GptOssConfig, GraniteConfig,
+                              LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config,
+                              Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
+                              SmolLM3Config, Starcoder2Config)
     # Phi-4-mini's rotation: a part of the head, divisors for contexts beyond the trained one.
     longrope = dict(type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
                     long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])
@@ -131,6 +138,8 @@ def cases():
         "falcon_sequential": (FalconConfig, dict(
             SMALL, ffn_hidden_size=72, multi_query=False, parallel_attn=False, bias=True),
                               "bfloat16", None),
+        "gpt_oss": (GptOssConfig, dict(SMALL, **GPT_OSS, intermediate_size=24),
+                    "bfloat16", None),
     }
 
 
@@ -183,14 +192,24 @@ def use_falcon_attention(modeling, attention):
     modeling.apply_rotary_pos_emb = rotate if eager else rotate_rounded
 
 
+def set_limits(model):
+    """transformers has gpt-oss's limit in the code."""
+    for module in model.modules():
+        if type(module).__name__ == "GptOssExperts":
+            module.limit = model.config.swiglu_limit
+
+
 def draw_weights(model, generator):
     import torch
+    set_limits(model)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             noise = torch.randn(weight.shape, generator=generator)
             if weight.dim() == 1 and name.endswith(".weight"):  # a norm
                 value = (0 if "Gemma" in type(model).__name__ else 1) + 0.3 * noise
-            elif weight.dim() == 1:
+            elif name.endswith(".sinks"):
+                value = 1 + noise
+            elif weight.dim() == 1 or name.endswith("_bias"):
                 value = 0.5 * noise
             elif "embed_tokens" in name:
                 value = 0.5 * noise

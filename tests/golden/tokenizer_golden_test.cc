@@ -116,9 +116,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(GgufKinds, TokenizerGolden,
                          testing::Values(GgufOf("gpt2"), GgufOf("llama3"), GgufOf("qwen"),
-                                         GgufOf("deepseek"), Gguf("smollm"), Gguf("tekken"),
-                                         Gguf("deepseek_coder"), Gguf("sentencepiece"),
-                                         Gguf("sentencepiece_no_space")),
+                                         GgufOf("deepseek"), GgufOf("o200k"), Gguf("smollm"),
+                                         Gguf("tekken"), Gguf("deepseek_coder"),
+                                         Gguf("sentencepiece"), Gguf("sentencepiece_no_space")),
                          NameOf);
 
 TEST(GgufTokenizerGolden, SpecialTokensAreThoseOfTheDirectory) {

@@ -23,6 +23,7 @@ struct Shape {
   int32_t window = 0;
   int64_t length = 200;
   KvDtype dtype = KvDtype::kBf16;
+  bool sinks = false;
 };
 
 // A sequence with random queries, keys and values at every position.
@@ -32,11 +33,12 @@ struct Sequence {
     queries = random.Floats(of.length * Width(), 2.0f);
     keys = random.Bf16s(of.length * of.kv_heads * of.head_dim);
     values = random.Bf16s(of.length * of.kv_heads * of.head_dim);
+    if (of.sinks) sinks = random.Floats(of.heads, 3.0f);
   }
   int64_t Width() const { return int64_t{shape.heads} * shape.head_dim; }
 
   Shape shape;
-  std::vector<float> queries;
+  std::vector<float> queries, sinks;
   std::vector<Bf16> keys, values;  // [position][kv_head][head_dim]
 };
 
@@ -102,6 +104,7 @@ std::vector<float> Attend(const Sequence& s, int32_t block_tokens, int64_t first
                    .layer = 1,
                    .window = s.shape.window,
                    .scale = 0.125f,
+                   .sinks = s.sinks,
                    .sequences = {&sequence, 1},
                    .scratch = &scratch});
   return output;
@@ -132,8 +135,11 @@ class Oracle {
       const std::vector<double>& key = keys_[p * shape.kv_heads + kv_head];
       scores.push_back(std::inner_product(query.begin(), query.end(), key.begin(), 0.0) * 0.125);
     }
-    const double top = *std::max_element(scores.begin(), scores.end());
-    double sum = 0;
+    double top = *std::max_element(scores.begin(), scores.end()), sum = 0;
+    if (shape.sinks) {
+      top = std::max<double>(top, s_.sinks[head]);
+      sum = std::exp(s_.sinks[head] - top);
+    }
     for (double& score : scores) sum += score = std::exp(score - top);
     for (int64_t p = min; p <= position; ++p) {
       const double weight = scores[p - min] / sum;
@@ -165,6 +171,8 @@ TEST_P(AttentionTest, MatchesTheOracle) {
       {.heads = 2, .kv_heads = 2, .head_dim = 128, .window = 100, .length = 230},
       {.heads = 14, .kv_heads = 2, .head_dim = 40, .window = 64, .length = 129},
       {.heads = 64, .kv_heads = 1, .head_dim = 16, .window = 0, .length = 65},
+      {.heads = 8, .kv_heads = 2, .head_dim = 64, .window = 0, .length = 150, .sinks = true},
+      {.heads = 6, .kv_heads = 1, .head_dim = 32, .window = 33, .length = 140, .sinks = true},
   };
   for (const KvDtype dtype : {KvDtype::kF8, KvDtype::kI8, KvDtype::kI4r, KvDtype::kK8v4}) {
     for (const int32_t group : {1, 4, 7}) {
@@ -197,7 +205,9 @@ TEST_P(AttentionTest, MatchesTheOracle) {
 TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
   ThreadPool pool(3);
   RandomData random(23);
-  for (const int32_t window : {0, 1, 50, 64, 130}) {
+  for (const auto& [window, sinks] :
+       {std::pair{0, false}, std::pair{1, true}, std::pair{50, false}, std::pair{64, true},
+        std::pair{130, false}, std::pair{0, true}}) {
     for (const auto& [heads, kv_heads, head_dim, dtype] :
          {std::tuple{8, 1, 64, KvDtype::kBf16}, std::tuple{6, 2, 32, KvDtype::kBf16},
           std::tuple{3, 3, 24, KvDtype::kBf16}, std::tuple{4, 2, 32, KvDtype::kF8},
@@ -208,7 +218,8 @@ TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
                         .head_dim = head_dim,
                         .window = window,
                         .length = 300,
-                        .dtype = dtype},
+                        .dtype = dtype,
+                        .sinks = sinks},
                        29);
       const auto whole = Attend(s, 16, 0, s.shape.length);
       for (int64_t first = 0; first < s.shape.length;) {
@@ -221,6 +232,20 @@ TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
         ASSERT_EQ(part, same) << "window " << window << " rows " << first << ".." << last;
         first = last;
       }
+    }
+  }
+}
+
+// A sink far above all scores takes all weight, and one far below them changes no bit.
+TEST_P(AttentionTest, SinksAtTheirExtremes) {
+  Sequence s({.heads = 2, .kv_heads = 1, .head_dim = 32, .length = 100}, 31);
+  const auto without = Attend(s, 16, 0, 100);
+  s.sinks = {-1e4f, 1e4f};
+  const auto got = Attend(s, 16, 0, 100);
+  for (int64_t p = 0; p < 100; ++p) {
+    for (int64_t d = 0; d < 32; ++d) {
+      ASSERT_EQ(got[p * 64 + d], without[p * 64 + d]);
+      ASSERT_EQ(got[p * 64 + 32 + d], 0.0f);
     }
   }
 }

@@ -24,7 +24,7 @@ struct Choice {
 
 Choice RouteRows(const Exec& exec, const std::vector<float>& input,
                  const std::vector<float>& router, int64_t hidden, int64_t per_token,
-                 bool normalise) {
+                 bool normalise, const std::vector<float>& bias = {}) {
   const int64_t tokens = static_cast<int64_t>(input.size()) / hidden;
   const int64_t experts = static_cast<int64_t>(router.size()) / hidden;
   std::vector<float> scores(static_cast<size_t>(tokens * experts));
@@ -32,6 +32,8 @@ Choice RouteRows(const Exec& exec, const std::vector<float>& input,
                 .weights = std::vector<float>(static_cast<size_t>(tokens * per_token))};
   Route(exec, {.input = {input.data(), {tokens, hidden}},
                .router = {router.data(), {experts, hidden}},
+               .bias = bias.empty() ? View<const float, 1>()
+                                    : View<const float, 1>(bias.data(), {experts}),
                .normalise = normalise,
                .scores = {scores.data(), {tokens, experts}},
                .chosen = {choice.chosen.data(), {tokens, per_token}},
@@ -68,6 +70,18 @@ TEST_P(ExpertsTest, WeightsAreASoftmaxOverAllOrOverTheChosen) {
   EXPECT_NEAR(chosen.weights[1], e[0] / (e[0] + e[1]), 1e-6);
   const Choice far = RouteScores({500, -500, 499}, 2, true);  // no overflow
   EXPECT_NEAR(far.weights[0], 1 / (1 + std::exp(-1.0)), 1e-6);
+}
+
+// gpt-oss: the bias takes part in the choice, in ties, and in the softmax over the chosen.
+TEST_P(ExpertsTest, ABiasIsAddedToTheScores) {
+  const Choice tied = RouteRows({}, {1.0f}, {1, 3, 0, 2}, 1, 2, true, {2, 0, 3, 0});
+  EXPECT_EQ(tied.chosen, (std::vector<int32_t>{0, 1}));
+  EXPECT_EQ(tied.weights, (std::vector<float>{0.5f, 0.5f}));
+  const Choice moved = RouteRows({}, {1.0f}, {1, 3, 0, 2}, 1, 2, true, {0, -9, 4, 0});
+  EXPECT_EQ(moved.chosen, (std::vector<int32_t>{2, 3}));
+  EXPECT_NEAR(moved.weights[0], 1 / (1 + std::exp(-2.0)), 1e-6);
+  const Choice rows = RouteRows({}, {1.0f, -1.0f}, {1, 3, 0, 2}, 1, 1, true, {2, 0, 3, 0});
+  EXPECT_EQ(rows.chosen, (std::vector<int32_t>{0, 2}));
 }
 
 TEST_P(ExpertsTest, ARowOfNansStillChoosesDifferentExperts) {

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
@@ -10,6 +12,8 @@
 
 namespace penstock {
 namespace {
+
+constexpr float kLimit = 3;  // of GemmOutput::kClampedGate
 
 struct Problem {
   Problem(int64_t m, int64_t k, int64_t n, uint64_t seed) : rows(m), inputs(k), outputs(n) {
@@ -34,6 +38,7 @@ struct Problem {
                   .weight = &packed,
                   .output = {output.data(), {count, width}},
                   .mode = mode,
+                  .limit = kLimit,
                   .scratch = &scratch};
     if (with_bias) args.bias = {bias.data(), {outputs}};
     Gemm(exec, args);
@@ -87,13 +92,19 @@ TEST_P(GemmTest, MatchesTheOracleInEveryShape) {
   }
 }
 
+// The factor of the up projection.
 double GateOf(GemmOutput mode, double x) {
+  if (mode == GemmOutput::kClampedGate) {
+    x = std::min<double>(x, kLimit);
+    return x / (1 + std::exp(-1.702 * x));
+  }
   if (mode == GemmOutput::kSiluGate) return x / (1 + std::exp(-x));
   return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
 TEST_P(GemmTest, GatesSixteenBySixteen) {
-  for (const GemmOutput mode : {GemmOutput::kSiluGate, GemmOutput::kGeluGate}) {
+  for (const GemmOutput mode :
+       {GemmOutput::kSiluGate, GemmOutput::kGeluGate, GemmOutput::kClampedGate}) {
     for (const bool with_bias : {false, true}) {
       const Problem p(9, 64, 96, 5);
       const auto got = p.Run({}, mode, with_bias);
@@ -103,13 +114,33 @@ TEST_P(GemmTest, GatesSixteenBySixteen) {
           double magnitude;
           const double gate =
               Oracle(p, row, gate_row, &magnitude) + (with_bias ? p.bias[gate_row] : 0);
-          const double up = Oracle(p, row, up_row, &magnitude) + (with_bias ? p.bias[up_row] : 0);
+          double up = Oracle(p, row, up_row, &magnitude) + (with_bias ? p.bias[up_row] : 0);
+          if (mode == GemmOutput::kClampedGate) up = std::clamp<double>(up, -kLimit, kLimit) + 1;
           const double want = GateOf(mode, gate) * up;
           ASSERT_NEAR(got[row * 48 + c], want, 1e-5 * (1 + std::abs(want))) << row << " " << c;
         }
       }
     }
   }
+}
+
+TEST_P(GemmTest, ClampedGateClampsAndKeepsNan) {
+  Problem p(1, 2, 32, 5);
+  p.input = {0, 0};  // so that the product is the bias
+  p.bias.assign(32, 0.5f);
+  p.bias[0] = 100, p.bias[16] = 100;  // both above the limit
+  p.bias[1] = -2, p.bias[17] = -100;  // up below it
+  p.bias[2] = -100, p.bias[18] = 2;   // gate has no lower limit
+  p.bias[3] = std::numeric_limits<float>::quiet_NaN();
+  p.bias[20] = std::numeric_limits<float>::quiet_NaN();
+  const auto got = p.Run({}, GemmOutput::kClampedGate, true);
+  const auto swish = [](double x) { return x / (1 + std::exp(-1.702 * x)); };
+  EXPECT_NEAR(got[0], swish(3) * 4, 1e-5);
+  EXPECT_NEAR(got[1], swish(-2) * -2, 1e-5);
+  EXPECT_NEAR(got[2], 0, 1e-5);
+  EXPECT_TRUE(std::isnan(got[3]));
+  EXPECT_TRUE(std::isnan(got[4]));
+  EXPECT_NEAR(got[5], swish(0.5) * 1.5, 1e-5);
 }
 
 TEST_P(GemmTest, ActivatesWithoutAGate) {

@@ -39,8 +39,9 @@ std::byte* GemmScratch::slice(int thread) const {
 void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& blocks,
                        int64_t panel, int64_t block, const float* tile) {
   const int64_t column = panel * kTileColumns;
-  constexpr TileStore kStores[] = {TileStore::kStore,    TileStore::kAdd,  TileStore::kSiluGate,
-                                   TileStore::kGeluGate, TileStore::kGelu, TileStore::kGeluTanh};
+  constexpr TileStore kStores[] = {
+      TileStore::kStore,       TileStore::kAdd,  TileStore::kSiluGate, TileStore::kGeluGate,
+      TileStore::kClampedGate, TileStore::kGelu, TileStore::kGeluTanh};
   const bool gated = IsGate(args.mode);
   simd.finish_tile({.tile = tile,
                     .rows = blocks.Rows(block),
@@ -49,7 +50,8 @@ void gemm::FinishPanel(const GemmArgs& args, const SimdOps& simd, const Blocks& 
                     .bias = args.bias.data == nullptr ? nullptr : args.bias.data + column,
                     .output = args.output.row(blocks.First(block)) + (gated ? column / 2 : column),
                     .output_stride = args.output.dim(1),
-                    .mode = kStores[static_cast<size_t>(args.mode)]});
+                    .mode = kStores[static_cast<size_t>(args.mode)],
+                    .limit = args.limit});
 }
 
 std::vector<int64_t> gemm::CutTasks(int64_t panels, int threads, int64_t min) {

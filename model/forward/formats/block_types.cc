@@ -148,11 +148,8 @@ void UnpackIq4Xs(const std::byte* block, UnpackedBlock& target) {
   }
 }
 
-// The scale is 2^(e - 128), half of what the byte e8m0 means, because the values are doubled.
 void UnpackMxfp4(const std::byte* block, UnpackedBlock& target) {
-  const int e = ByteOf(block, 0);
-  const auto bits = static_cast<uint32_t>(e < 2 ? 0x00200000 << e : (e - 1) << 23);
-  target.scales[0] = std::bit_cast<float>(bits);
+  target.scales[0] = Mxfp4Scale(ByteOf(block, 0));
   UnpackValues(block + 1, kFp4Values, target.codes);
 }
 
@@ -179,6 +176,14 @@ constexpr BlockType kTypes[] = {
 };
 
 }  // namespace
+
+uint8_t Mxfp4Code(int nibble) { return static_cast<uint8_t>(kFp4Values[nibble] + kMiddle); }
+
+// 2^-128 and 2^-127 are subnormal.
+float Mxfp4Scale(int exponent) {
+  const auto bits = exponent < 2 ? 0x00200000 << exponent : (exponent - 1) << 23;
+  return std::bit_cast<float>(static_cast<uint32_t>(bits));
+}
 
 const BlockType* BlockTypeNamed(std::string_view name) {
   const auto* const found = std::ranges::find(kTypes, name, &BlockType::name);

@@ -28,6 +28,11 @@ struct BlockType {
   void (*unpack)(const std::byte* block, UnpackedBlock& target);
 };
 
+// The numbers of MXFP4 (OCP Microscaling Formats 1.0), doubled so that they are integers: the code
+// of a nibble, whose zero point is 128, and the scale of a byte of exponent, 2^(exponent - 128).
+uint8_t Mxfp4Code(int nibble);
+float Mxfp4Scale(int exponent);
+
 // The type with this name, or null if matrices of it do not run.
 const BlockType* BlockTypeNamed(std::string_view name);
 

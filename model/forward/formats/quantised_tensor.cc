@@ -48,7 +48,7 @@ absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string
 }
 
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module) {
-  for (const char* suffix : {".weight_packed", ".qweight"}) {
+  for (const char* suffix : {".weight_packed", ".qweight", ".blocks"}) {
     if (source.Has(module + suffix)) return module + suffix;
   }
   std::string bytes = module + ".weight";
@@ -64,7 +64,10 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
   using Method = QuantisationConfig::Method;
   const std::string name = QuantisedNameOf(source, module);
   if (source.HasBlocks(name)) return ReadBlocks(source, module, rows, inputs);
-  const bool columns = name.ends_with(".qweight");
+  const bool columns = name.ends_with(".qweight"), mxfp4 = name.ends_with(".blocks");
+  if (mxfp4 && config.method == Method::kMxfp4) {
+    return ReadMxfp4Rows(source, module, rows, inputs);
+  }
   if (columns && config.method == Method::kGptq) {
     return ReadGptq(config, source, module, rows, inputs);
   }
@@ -77,7 +80,7 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
       return ReadE4m3Rows(config, source, module, rows, inputs);
     }
   }
-  if (!columns && config.method == Method::kCompressedTensors) {
+  if (!columns && !mxfp4 && config.method == Method::kCompressedTensors) {
     const bool packed = name.ends_with(".weight_packed");
     return packed ? ReadPackedRows(config, source, module, rows, inputs)
                   : ReadByteRows(config, source, module, rows, inputs);
@@ -86,7 +89,11 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
       "tensor {} is quantised in the way of {}, and quantization_config.quant_method in "
       "config.json "
       "is {}",
-      name, columns ? "GPTQ or AWQ" : "compressed-tensors or fp8", MethodName(config.method));
+      name,
+      columns ? "GPTQ or AWQ"
+      : mxfp4 ? "mxfp4"
+              : "compressed-tensors or fp8",
+      MethodName(config.method));
 }
 
 absl::Status FillOrder(const TensorView& group_of_input, const std::string& name,

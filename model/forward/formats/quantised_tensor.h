@@ -45,8 +45,8 @@ absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std:
 absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string& tensor);
 
 // The name of the quantised tensor that holds the weight of `module`
-// ("model.layers.0.mlp.up_proj"): weight_packed, qweight, or weight with bytes or blocks; empty if
-// there is none. Bytes have scales beside them, weight_scale or weight_scale_inv.
+// ("model.layers.0.mlp.up_proj"): weight_packed, qweight, blocks, or weight with bytes or GGUF's
+// blocks; empty if there is none. Bytes have scales beside them, weight_scale or weight_scale_inv.
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module);
 
 // Reads the weight of `module`, [rows][inputs]. The format follows from the tensors that exist;
@@ -57,7 +57,8 @@ absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
 
 // The formats. Packed: compressed-tensors' pack-quantized, weight_packed and its companions. Bytes:
 // int-quantized and naive-quantized. E4M3: float-quantized and the method fp8. Columns: GPTQ's and
-// AWQ's qweight, whose outputs are innermost. Blocks: those of GGUF files (block_types.h).
+// AWQ's qweight, whose outputs are innermost. Blocks: those of GGUF files (block_types.h). MXFP4:
+// gpt-oss's blocks and scales.
 absl::StatusOr<QuantisedTensor> ReadPackedRows(const QuantisationConfig& config,
                                                const TensorSource& source,
                                                const std::string& module, int64_t rows,
@@ -75,6 +76,8 @@ absl::StatusOr<QuantisedTensor> ReadAwq(const QuantisationConfig& config,
                                         const TensorSource& source, const std::string& module,
                                         int64_t rows, int64_t inputs);
 
+absl::StatusOr<QuantisedTensor> ReadMxfp4Rows(const TensorSource& source, const std::string& module,
+                                              int64_t rows, int64_t inputs);
 absl::StatusOr<QuantisedTensor> ReadBlocks(const TensorSource& source, const std::string& module,
                                            int64_t rows, int64_t inputs);
 

@@ -43,14 +43,14 @@ absl::StatusOr<TensorView> GetShaped(const TensorSource& source, const std::stri
 }  // namespace
 
 std::string_view TensorDtypeName(TensorDtype dtype) {
-  constexpr std::string_view kNames[] = {"BF16",    "F16", "F32", "I8",
-                                         "F8_E4M3", "I32", "I64", "quantised blocks"};
+  constexpr std::string_view kNames[] = {
+      "BF16", "F16", "F32", "I8", "F8_E4M3", "I32", "I64", "U8", "quantised blocks"};
   return kNames[static_cast<size_t>(dtype)];
 }
 
 size_t ElementBytes(TensorDtype dtype) {
   PENSTOCK_CHECK(dtype != TensorDtype::kBlocks);
-  constexpr size_t kBytes[] = {2, 2, 4, 1, 1, 4, 8};
+  constexpr size_t kBytes[] = {2, 2, 4, 1, 1, 4, 8, 1};
   return kBytes[static_cast<size_t>(dtype)];
 }
 

@@ -13,7 +13,7 @@
 namespace penstock {
 
 // kBlocks: quantised blocks of consecutive inputs (block_types.h).
-enum class TensorDtype { kBf16, kF16, kF32, kI8, kE4m3, kI32, kI64, kBlocks };
+enum class TensorDtype { kBf16, kF16, kF32, kI8, kE4m3, kI32, kI64, kU8, kBlocks };
 
 std::string_view TensorDtypeName(TensorDtype dtype);  // as safetensors names it: "BF16"
 size_t ElementBytes(TensorDtype dtype);               // not for kBlocks

@@ -57,6 +57,53 @@ TEST(CheckpointTest, Shards) {
   EXPECT_EQ(checkpoint->Find("b")->file, "m-2.safetensors");
 }
 
+constexpr char kGptOss[] = R"({"architectures":["GptOssForCausalLM"],"hidden_size":16,"head_dim":8,
+  "intermediate_size":32,"num_hidden_layers":1,"num_attention_heads":2,"num_key_value_heads":1,
+  "vocab_size":32,"max_position_embeddings":64,"sliding_window":8,"num_local_experts":2,
+  "num_experts_per_tok":1,"rope_scaling":{"rope_type":"default"}})";
+
+// gpt-oss: a tensor of all experts becomes one of each, whose bytes follow each other.
+TEST(CheckpointTest, TensorsOfAllExpertsAreSplit) {
+  const TempFolder directory;
+  directory.Write("config.json", kGptOss);
+  directory.Write("model.safetensors",
+                  SafetensorsBytes({{"m.experts.up_blocks", {2, 1, 8}, "U8", 0, {1, 2, 3, 4}},
+                                    {"m.experts.up_bias", {2, 1}, "F32", 0, {5, 6}},
+                                    {"m.experts.down", {2, 2, 1}, "F32", 0, {7, 8, 9, 10}},
+                                    {"m.experts.gate.weight", {2, 1}, "F32", 0, {11, 12}},
+                                    {"m.router", {1}}}));
+  const auto checkpoint = Checkpoint::Open(directory.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  EXPECT_THAT(
+      checkpoint->tensor_names(),
+      ElementsAre("m.experts.0.down.weight", "m.experts.0.gate.weight", "m.experts.0.up.bias",
+                  "m.experts.0.up.blocks", "m.experts.1.down.weight", "m.experts.1.gate.weight",
+                  "m.experts.1.up.bias", "m.experts.1.up.blocks", "m.router"));
+  const auto first_byte = [&](const char* name) { return checkpoint->Find(name)->bytes[0]; };
+  EXPECT_EQ(first_byte("m.experts.0.up.blocks"), std::byte{1});
+  EXPECT_EQ(first_byte("m.experts.1.up.blocks"), std::byte{3});
+  EXPECT_EQ(checkpoint->Find("m.experts.1.up.blocks")->info->shape, (std::vector<int64_t>{1, 8}));
+  EXPECT_EQ(first_byte("m.experts.1.up.bias"), std::byte{6});
+  EXPECT_EQ(first_byte("m.experts.1.down.weight"), std::byte{9});
+  EXPECT_EQ(first_byte("m.experts.1.gate.weight"), std::byte{12});
+}
+
+TEST(CheckpointTest, TensorsOfAllExpertsThatDoNotFitAreNamed) {
+  const TempFolder directory;
+  directory.Write("config.json", kGptOss);
+  const auto error = [&](const std::vector<WrittenTensor>& tensors) {
+    directory.Write("model.safetensors", SafetensorsBytes(tensors));
+    return Error(directory);
+  };
+  EXPECT_THAT(
+      error({{"m.experts.up", {3, 1}}}),
+      HasSubstr(R"(tensor "m.experts.up" has shape [3, 1], config.json implies 2 experts)"));
+  EXPECT_THAT(error({{"m.experts.up", {}}}), HasSubstr("has shape []"));
+  EXPECT_THAT(
+      error({{"m.experts.up", {2}}, {"m.experts.1.up.weight", {1}}}),
+      HasSubstr(R"(tensor "m.experts.up" has an expert that is in "m.experts.1.up.weight" too)"));
+}
+
 TEST(CheckpointTest, MissingFilesAreNamed) {
   const TempFolder directory;
   EXPECT_THAT(Error(directory), HasSubstr("config.json"));

@@ -415,6 +415,69 @@ TEST(ModelConfigTest, ExpertsOfQwenAndMixtral) {
   EXPECT_TRUE(qwen2->qkv_bias);
 }
 
+// openai/gpt-oss-20b's file, with fewer layers.
+Json GptOss(const Json& changes = Json::object()) {
+  const Json yarn = {{"beta_fast", 32.0},   {"beta_slow", 1.0},
+                     {"factor", 32.0},      {"original_max_position_embeddings", 4096},
+                     {"rope_type", "yarn"}, {"truncate", false}};
+  const Json quantisation = {{"quant_method", "mxfp4"},
+                             {"modules_to_not_convert", {"model.layers.*.self_attn", "lm_head"}}};
+  return With({{"architectures", {"GptOssForCausalLM"}},
+               {"attention_bias", true},
+               {"eos_token_id", 200002},
+               {"experts_per_token", 4},
+               {"head_dim", 64},
+               {"hidden_act", "silu"},
+               {"hidden_size", 2880},
+               {"initial_context_length", 4096},
+               {"intermediate_size", 2880},
+               {"layer_types", {"sliding_attention", "full_attention", "sliding_attention"}},
+               {"max_position_embeddings", 131072},
+               {"num_attention_heads", 64},
+               {"num_experts_per_tok", 4},
+               {"num_hidden_layers", 3},
+               {"num_key_value_heads", 8},
+               {"num_local_experts", 32},
+               {"quantization_config", quantisation},
+               {"rms_norm_eps", 1e-5},
+               {"rope_scaling", yarn},
+               {"rope_theta", 150000},
+               {"sliding_window", 128},
+               {"swiglu_limit", 7.0},
+               {"tie_word_embeddings", false},
+               {"vocab_size", 201088}},
+              changes);
+}
+
+TEST(ModelConfigTest, GptOss) {
+  const auto config = Parse(GptOss());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_THAT(config->sliding_window, ElementsAre(128, 0, 128));
+  EXPECT_TRUE(config->attention_sinks);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_TRUE(config->output_bias);
+  EXPECT_EQ(config->experts.count, 32);
+  EXPECT_EQ(config->experts.per_token, 4);
+  EXPECT_EQ(config->experts.intermediate, 2880);
+  EXPECT_EQ(config->experts.gate_limit, 7);
+  EXPECT_TRUE(config->experts.biases);
+  EXPECT_TRUE(config->experts.normalise);
+  EXPECT_FALSE(config->rope.truncate);
+  EXPECT_EQ(config->rope.factor, 32);
+  EXPECT_NEAR(config->rope.attention_factor, 0.1 * std::log(32.0) + 1, 1e-6);
+  EXPECT_EQ(config->max_position, 131072);
+  EXPECT_EQ(config->quantisation.method, QuantisationConfig::Method::kMxfp4);
+  // transformers' defaults.
+  const auto shorter = Parse(GptOss({{"layer_types", nullptr},
+                                     {"swiglu_limit", nullptr},
+                                     {"experts_per_token", nullptr},
+                                     {"attention_bias", nullptr}}));
+  ASSERT_TRUE(shorter.ok()) << shorter.status();
+  EXPECT_THAT(shorter->sliding_window, ElementsAre(128, 0, 128));
+  EXPECT_EQ(shorter->experts.gate_limit, 7);
+  EXPECT_TRUE(shorter->output_bias);
+}
+
 struct Refused {
   const char* name;
   Json changes;
@@ -482,8 +545,6 @@ INSTANTIATE_TEST_SUITE_P(
                       {"low_freq_factor", 1},
                       {"high_freq_factor", 4}}),
                 "original_max_position_embeddings is missing"},
-        Refused{"truncate", Rope({{"type", "yarn"}, {"factor", 8}, {"truncate", false}}),
-                "truncate is false, allowed is true"},
         Refused{"rope_by_layer", Rope({{"full_attention", {{"rope_type", "default"}}}}),
                 "one RoPE for all layers"},
         Refused{"rope_list", Rope(Json::array()), "rope_scaling is a list, allowed is an object"},
@@ -506,6 +567,14 @@ INSTANTIATE_TEST_SUITE_P(
                 "num_experts_per_tok is 8, allowed is an integer from 1 to 4"},
         Refused{"experts_size", Qwen3Moe({{"moe_intermediate_size", nullptr}}),
                 "moe_intermediate_size is missing"},
+        Refused{"gpt_oss_bias", GptOss({{"attention_bias", false}}),
+                "attention_bias is false, allowed is true"},
+        Refused{"gpt_oss_experts", GptOss({{"experts_per_token", 2}}), "experts_per_token is 2"},
+        Refused{"gpt_oss_limit", GptOss({{"swiglu_limit", 0}}), "swiglu_limit is 0"},
+        Refused{"gpt_oss_rope", GptOss({{"rope_scaling", nullptr}}),
+                "rope_scaling is absent, allowed is an object"},
+        Refused{"gpt_oss_window", GptOss({{"sliding_window", nullptr}}),
+                "sliding_window is missing"},
         Refused{"granite",
                 {{"architectures", {"GraniteForCausalLM"}}},
                 "embedding_multiplier is missing"},

@@ -78,6 +78,14 @@ TEST(QuantisationConfigTest, ReadsEveryMethod) {
   EXPECT_EQ(Parsed(Awq({{"bits", nullptr}, {"w_bit", 4}, {"version", "GEMM"}})).group_size, 64);
 }
 
+TEST(QuantisationConfigTest, ReadsMxfp4) {
+  const auto config =
+      ParseQuantisationConfig({{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"lm_head"}}});
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->method, Method::kMxfp4);
+  EXPECT_EQ(MethodName(config->method), "mxfp4");
+}
+
 TEST(QuantisationConfigTest, ReadsTheBlocksOfFloats) {
   const QuantisationConfig fp8 = Parsed(Fp8({{"weight_block_size", {96, 128}}}));
   EXPECT_EQ(fp8, (QuantisationConfig{

@@ -30,7 +30,7 @@ struct WrittenTensor {
 inline size_t WrittenElementBytes(std::string_view dtype) {
   if (dtype == "I64") return 8;
   if (dtype == "F32" || dtype == "I32") return 4;
-  return dtype == "I8" || dtype.starts_with("F8_") ? 1 : 2;
+  return dtype == "I8" || dtype == "U8" || dtype.starts_with("F8_") ? 1 : 2;
 }
 
 // A well-formed file of tensors, each filled with one byte.

@@ -164,7 +164,11 @@ TEST(EvictedAttentionRefusals, SayWhatIsWrong) {
   ModelConfig windows = kConfig;
   windows.sliding_window = {0, 8, 0};
   const Weights windowed = RandomWeights(windows, 3, 0.2f);
+  ModelConfig sinks = kConfig;
+  sinks.attention_sinks = true;
+  const Weights sunk = RandomWeights(sinks, 3, 0.2f);
   TransformerRunner runner(weights, {}, 16), with_windows(windowed, {}, 16);
+  EXPECT_FALSE(TransformerRunner(sunk, {}, 16).eviction_attention().has_value());
   EXPECT_TRUE(runner.eviction_attention().has_value());
   EXPECT_FALSE(with_windows.eviction_attention().has_value()) << "slots are not positions";
   const uint32_t token = 1, block = 0;

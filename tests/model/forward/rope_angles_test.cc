@@ -51,6 +51,34 @@ TEST(RopeAnglesTest, YarnInterpolatesInsideItsCorrectionRange) {
   EXPECT_NEAR(got[15] / plain[15], ramp / 40 + 1 - ramp, 1e-5);
 }
 
+// gpt-oss: without truncation the range is [8.09, 17.40] of 32 pairs.
+TEST(RopeAnglesTest, YarnWithoutTruncationRampsBetweenPairs) {
+  RopeConfig rope{.theta = 150000,
+                  .scaling = RopeScaling::kYarn,
+                  .factor = 32,
+                  .original_max_position = 4096,
+                  .beta_fast = 32,
+                  .beta_slow = 1,
+                  .truncate = false};
+  const auto got = RopeFrequencies(rope, 64);
+  rope.truncate = true;
+  const auto truncated = RopeFrequencies(rope, 64);
+  const auto plain = RopeFrequencies({.theta = 150000}, 64);
+  const auto pair_of = [](double turns) {
+    return 64 * std::log(4096 / (turns * 2 * M_PI)) / (2 * std::log(150000.0));
+  };
+  const double low = pair_of(32), high = pair_of(1);
+  EXPECT_NEAR(low, 8.09, 0.01);
+  EXPECT_NEAR(high, 17.40, 0.01);
+  for (int pair : {9, 12, 17}) {
+    const double ramp = (pair - low) / (high - low), whole = (pair - 8) / 10.0;
+    EXPECT_NEAR(got[pair] / plain[pair], ramp / 32 + 1 - ramp, 1e-5) << pair;
+    EXPECT_NEAR(truncated[pair] / plain[pair], whole / 32 + 1 - whole, 1e-5) << pair;
+  }
+  EXPECT_EQ(got[8], plain[8]);
+  EXPECT_FLOAT_EQ(got[18], plain[18] / 32);
+}
+
 TEST(RopeAnglesTest, AnglesAreScaledByTheAttentionFactor) {
   const std::vector<float> frequencies = {1.0f, 0.25f};
   float cosines[2], sines[2];

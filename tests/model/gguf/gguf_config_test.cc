@@ -80,6 +80,29 @@ TEST(GgufConfigTest, Qwen) {
   EXPECT_EQ((*third)["attention_bias"], false);
 }
 
+TEST(GgufConfigTest, GptOss) {
+  GgufWriter writer = WithTable(LlamaMetadata("gpt-oss"));
+  writer.U32("gpt-oss.attention.sliding_window", 8)
+      .U32("gpt-oss.expert_count", 4)
+      .U32("gpt-oss.expert_used_count", 2)
+      .U32("gpt-oss.expert_feed_forward_length", 40)
+      .Text("gpt-oss.rope.scaling.type", "yarn")
+      .F32("gpt-oss.rope.scaling.factor", 4)
+      .U32("gpt-oss.rope.scaling.original_context_length", 32);
+  writer.Tensor("blk.0.attn_q.bias", "F32", {32});
+  const auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"GptOssForCausalLM"}));
+  EXPECT_EQ((*config)["sliding_window"], 8);
+  EXPECT_EQ((*config)["num_local_experts"], 4);
+  EXPECT_EQ((*config)["num_experts_per_tok"], 2);
+  EXPECT_EQ((*config)["intermediate_size"], 40);
+  EXPECT_EQ((*config)["attention_bias"], true);
+  EXPECT_EQ((*config)["rope_scaling"]["truncate"], false);
+  EXPECT_THAT(ErrorOf(WithTable(LlamaMetadata("gpt-oss"))),
+              HasSubstr("\"gpt-oss.attention.sliding_window\""));
+}
+
 TEST(GgufConfigTest, EqualValuesOfLayersAreOne) {
   GgufWriter writer;
   writer.Text("general.architecture", "llama")
@@ -235,9 +258,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         RefusedConfig{"no_architecture", GgufWriter(),
                       "m.gguf: key \"general.architecture\" is missing"},
-        RefusedConfig{"architecture", LlamaMetadata("gemma3"),
-                      "\"general.architecture\" is \"gemma3\", allowed is one of llama, qwen2, "
-                      "qwen3"},
+        RefusedConfig{
+            "architecture", LlamaMetadata("gemma3"),
+            "\"general.architecture\" is \"gemma3\", allowed is one of gpt-oss, llama, qwen2, "
+            "qwen3"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", Changed([](auto& w) { w.U32("llama.expert_count", 8); }),

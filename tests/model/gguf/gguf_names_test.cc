@@ -25,7 +25,13 @@ constexpr Names kNames[] = {
     {"blk.7.ffn_norm.weight", "model.layers.7.post_attention_layernorm.weight"},
     {"blk.127.ffn_gate.weight", "model.layers.127.mlp.gate_proj.weight"},
     {"blk.7.ffn_up.bias", "model.layers.7.mlp.up_proj.bias"},
-    {"blk.7.ffn_down.weight", "model.layers.7.mlp.down_proj.weight"}};
+    {"blk.7.ffn_down.weight", "model.layers.7.mlp.down_proj.weight"},
+    {"blk.7.attn_sinks.weight", "model.layers.7.self_attn.sinks.weight"},
+    {"blk.7.post_attention_norm.weight", "model.layers.7.post_attention_norm.weight"},
+    {"blk.7.ffn_gate_inp.bias", "model.layers.7.mlp.router.bias"},
+    {"blk.7.ffn_gate_exps.weight", "model.layers.7.mlp.experts.gate_proj.weight"},
+    {"blk.7.ffn_up_exps.bias", "model.layers.7.mlp.experts.up_proj.bias"},
+    {"blk.7.ffn_down_exps.weight", "model.layers.7.mlp.experts.down_proj.weight"}};
 
 TEST(GgufNamesTest, BothWays) {
   for (const Names& names : kNames) {
@@ -41,7 +47,7 @@ TEST(GgufNamesTest, OthersHaveNone) {
        {"", "blk.", "blk.0", "blk.0.weight", "blk..attn_q.weight", "blk.x.attn_q.weight",
         "blk.00.attn_q.weight", "blk.01.attn_q.weight", "blk.-1.attn_q.weight",
         "blk.123456.attn_q.weight", "blk.0.attn_q", "blk.0.attn_q.scale", "blk.0.attn_qkv.weight",
-        "blk.0.ffn_gate_exps.weight", "rope_freqs.weight", "output.bias", "token_embd.weight.x"}) {
+        "blk.0.ffn_gate_shexp.weight", "rope_freqs.weight", "output.bias", "token_embd.weight.x"}) {
     EXPECT_EQ(HuggingFaceName(name), std::nullopt) << name;
   }
 }

@@ -249,6 +249,7 @@ TEST(OutputGrammar, AllowsCallsOrTheSchema) {
 
 TEST(OutputGrammar, ActsBehindReasoning) {
   for (const ReasoningNotation& notation : ReasoningNotations()) {
+    if (!notation.content_begin.empty()) continue;
     const std::string begin(notation.begin), end(notation.end);
     OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = &notation};
     Answer answer(GrammarOf(rules));
@@ -265,6 +266,18 @@ TEST(OutputGrammar, ActsBehindReasoning) {
     EXPECT_TRUE(begun.Write(end + "no"));
     EXPECT_TRUE(begun.MayEnd());
   }
+}
+
+TEST(OutputGrammar, HoldsHarmonyToItsFinalChannel) {
+  const ReasoningNotation* harmony = FindReasoningNotation("<|channel|>analysis<|message|>");
+  ASSERT_NE(harmony, nullptr);
+  const OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = harmony};
+  Answer answer(GrammarOf(rules));
+  EXPECT_TRUE(answer.Write("<|channel|>final<|message|>no"));
+  EXPECT_TRUE(answer.MayEnd());
+  EXPECT_FALSE(Answer(GrammarOf(rules)).Write("no"));
+  EXPECT_FALSE(Answer(GrammarOf(rules)).Write("<|channel|>analysis"));
+  EXPECT_EQ(GrammarOf({.reasoning = harmony}), "");
 }
 
 TEST(OutputGrammar, RequiresCallsBehindReasoning) {

@@ -200,6 +200,25 @@ TEST(OutputParser, SplitsReasoning) {
   }
 }
 
+// The texts of answers whose tokens <|end|> and <|start|> are not shown.
+TEST(OutputParser, SplitsTheChannelsOfHarmony) {
+  const OutputParts parts{.reasoning = FindReasoningNotation("<|channel|>analysis<|message|>")};
+  ASSERT_NE(parts.reasoning, nullptr);
+  const std::string analysis = "<|channel|>analysis<|message|>",
+                    final = "<|channel|>final<|message|>";
+  const std::string both = analysis + "The assistant\nmust greet." + "assistant" + final + "Hi!";
+  EXPECT_EQ(PartsOf(parts, both),
+            (std::vector<OutputPiece>{{Kind::kReasoning, "The assistant\nmust greet."},
+                                      {Kind::kContent, "Hi!"}}));
+  EXPECT_EQ(PartsOf(parts, final + "Hi!"), (std::vector<OutputPiece>{{Kind::kContent, "Hi!"}}));
+  EXPECT_EQ(PartsOf(parts, "Hi!"), (std::vector<OutputPiece>{{Kind::kContent, "Hi!"}}));
+  const std::string other = "<|channel|>commentary<|message|>Hi!";
+  EXPECT_EQ(PartsOf(parts, other), (std::vector<OutputPiece>{{Kind::kContent, other}}));
+  EXPECT_EQ(PartsOf(parts, final.substr(0, 15)),
+            (std::vector<OutputPiece>{{Kind::kContent, final.substr(0, 15)}}));
+  for (const std::string& text : {both, final + "Hi!", other}) ExpectSameForAllCuts(parts, text);
+}
+
 TEST(OutputParser, TakesCallsInReasoningForReasoning) {
   const CallNotation& hermes = *CallNotationOf("hermes");
   OutputParts parts = PartsWith(hermes);

@@ -85,6 +85,10 @@ TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
     EXPECT_EQ(found->name, name);
   }
   EXPECT_EQ(FindReasoningNotation("split('</think>')")->begin, "<think>");
+  const ReasoningNotation* harmony =
+      FindReasoningNotation(R"("<|start|>assistant<|channel|>analysis<|message|>" + m.thinking)");
+  ASSERT_NE(harmony, nullptr);
+  EXPECT_EQ(harmony->content_begin, "<|channel|>final<|message|>");
   EXPECT_EQ(FindReasoningNotation("no"), nullptr);
 }
 

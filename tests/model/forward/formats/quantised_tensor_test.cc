@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <functional>
 
 #include "lab/fake/temp_folder.h"
@@ -177,6 +178,82 @@ TEST(QuantisedTensorTest, ReadsEveryFormat) {
   for (int64_t row = 0; row < 8; ++row) {
     EXPECT_EQ(RowOf(awq->weights.layers[0].down, row)[5], want[row]);
   }
+}
+
+// gpt-oss of one layer and two experts, whose only numbers but zero are in the blocks of gate_up of
+// the second. Rows have 16 bytes of 0x72, then 16 of 0xf9; scales are `scales`.
+absl::StatusOr<LoadedModel> LoadMxfp4(uint32_t scales, const Json& changes = Json::object()) {
+  Json config = Config({{"quant_method", "mxfp4"}});
+  config.update({{"architectures", {"GptOssForCausalLM"}},
+                 {"head_dim", 32},
+                 {"sliding_window", 8},
+                 {"num_local_experts", 2},
+                 {"num_experts_per_tok", 1},
+                 {"rope_scaling", {{"rope_type", "default"}}}});
+  config.update(changes);
+  std::vector<uint32_t> blocks = Words(2 * 128 * 8, 0x72727272);
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (i % 8 >= 4) blocks[i] = 0xf9f9f9f9;
+  }
+  const std::string first = "model.layers.0.", experts = first + "mlp.experts.";
+  std::vector<WrittenTensor> tensors = {
+      {"lm_head.weight", {32, kWidth}},
+      {"model.embed_tokens.weight", {32, kWidth}},
+      {"model.norm.weight", {kWidth}},
+      {first + "input_layernorm.weight", {kWidth}},
+      {first + "post_attention_layernorm.weight", {kWidth}},
+      {first + "self_attn.sinks", {2}},
+      {first + "mlp.router.weight", {2, kWidth}},
+      {first + "mlp.router.bias", {2}},
+      {experts + "gate_up_proj_blocks", {2, 128, 2, 16}, "U8", 0, blocks},
+      {experts + "gate_up_proj_scales", {2, 128, 2}, "U8", 0, Words(128, scales)},
+      {experts + "gate_up_proj_bias", {2, 128}, "F32", 0, Groups(256, 1)},
+      {experts + "down_proj_blocks", {2, 64, 2, 16}, "U8", 0},
+      {experts + "down_proj_scales", {2, 64, 2}, "U8", 127},
+      {experts + "down_proj_bias", {2, 64}}};
+  const std::pair<const char*, int64_t> matrices[] = {
+      {"q_proj", 64}, {"k_proj", 32}, {"v_proj", 32}, {"o_proj", 64}};
+  for (const auto& [name, rows] : matrices) {
+    tensors.push_back({first + "self_attn." + name + ".weight", {rows, kWidth}});
+    tensors.push_back({first + "self_attn." + name + ".bias", {rows}});
+  }
+  const TempFolder directory;
+  directory.Write("config.json", config.dump());
+  directory.Write("model.safetensors", SafetensorsBytes(tensors));
+  return LoadModel(directory.path());
+}
+
+// The low half of a byte is the earlier input: 0x72 is 1 and 6, and 0xf9 is -0.5 and -6.
+TEST(QuantisedTensorTest, ReadsMxfp4OfExperts) {
+  const auto model = LoadMxfp4(0x807f807f);  // factors 1 and 2 in turn
+  ASSERT_TRUE(model.ok()) << Message(model.status());
+  EXPECT_EQ(model->weights.FormName(), "bf16 and int8 g32, lm_head bf16, activations int16");
+  for (const GatedWeights& expert : model->weights.layers[0].experts->experts) {
+    const auto row = RowOf(expert.gate_up, 37);
+    EXPECT_EQ(row[0], 1.0f);
+    EXPECT_EQ(row[1], 6.0f);
+    EXPECT_EQ(row[31], 6.0f);
+    EXPECT_EQ(row[32], -1.0f);
+    EXPECT_EQ(row[63], -12.0f);
+    EXPECT_EQ(RowOf(expert.down, 63)[63], 0.0f);
+  }
+  // Gates and ups alternate in the file, and 16 gates and 16 ups in memory.
+  const auto& bias = model->weights.layers[0].experts->experts[0].gate_up_bias;
+  ASSERT_EQ(bias.size(), 128u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(bias[1]), 2u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(bias[16]), 1u);
+  EXPECT_EQ(std::bit_cast<uint32_t>(bias[33]), 34u);
+}
+
+TEST(QuantisedTensorTest, RefusesMxfp4ThatItCannotRead) {
+  EXPECT_THAT(Message(LoadMxfp4(0xff7f7f7f).status()),
+              HasSubstr("model.layers.0.mlp.experts.0.gate_up_proj.scales: a scale of output 1 is "
+                        "NaN"));
+  EXPECT_THAT(Message(LoadMxfp4(0x7f7f7f7f, {{"quantization_config", GptqConfig()}}).status()),
+              AllOf(HasSubstr("gate_up_proj.blocks is quantised in the way of mxfp4"),
+                    HasSubstr("quant_method in config.json is gptq")));
+  EXPECT_THAT(Message(LoadMxfp4(0x7f7f7f7f, {{"intermediate_size", 32}}).status()),
+              HasSubstr("gate_up_proj.scales has shape [128, 2], config.json implies [64, 2]"));
 }
 
 TEST(QuantisedTensorTest, ReadsFp8WithTheScalesOfItsBlocks) {
