@@ -21,6 +21,8 @@ constexpr LayerNames kGlm4 = {.attention_output_norm = "post_self_attn_layernorm
 
 constexpr LayerNames kMixtral = {.mlp = "block_sparse_moe", .gate = "w1", .up = "w3", .down = "w2"};
 
+constexpr LayerNames kSharedExperts = {.shared = "shared_experts"};
+
 constexpr LayerNames kNeoX = {.layers = "gpt_neox.layers.",
                               .embedding = "gpt_neox.embed_in",
                               .final_norm = "gpt_neox.final_layer_norm",
@@ -203,6 +205,38 @@ constexpr ModelFamily kFamilies[] = {
                  .intermediate = "moe_intermediate_size",
                  .normalise = "norm_topk_prob",
                  .sparse_layers = true}},
+    // GLM-4.5, 4.6 and 4.7.
+    {.architecture = "Glm4MoeForCausalLM",
+     .names = kSharedExperts,
+     .absent = {.rms_norm_eps = 1e-5, .partial_rotary_factor = 0.5},
+     .attention_bias = BiasRule::kQkvByField,
+     .qk_norm = QkNorm::kHead,
+     .qk_norm_field = true,
+     .partial_rotary = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSigmoid}},
+    // DeepSeek-V2, V2-Lite, Coder-V2.
+    {.architecture = "DeepseekV2ForCausalLM",
+     .names = kSharedExperts,
+     .kv_heads_may_be_absent = true,
+     .latents = true,
+     .interleaved = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSoftmax}},
+    // DeepSeek-V3, R1, Kimi K2, Moonlight.
+    {.architecture = "DeepseekV3ForCausalLM",
+     .names = kSharedExperts,
+     .kv_heads_may_be_absent = true,
+     .latents = true,
+     .interleaved = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSigmoid}},
 };
 
 }  // namespace

@@ -45,6 +45,7 @@ struct LayerNames {
   std::string_view gate = "gate_proj";  // both names empty: the MLP has no gate
   std::string_view up = "up_proj";
   std::string_view down = "down_proj";
+  std::string_view shared = "shared_expert";  // of an MLP with experts
 
   bool HasGate() const { return !gate.empty() || !gate_up.empty(); }
 
@@ -87,6 +88,13 @@ struct FieldNames {
   std::string_view bias;  // of BiasRule::kAll; empty: attention_bias, and MLPs always have biases
 };
 
+// The choice of experts.
+enum class ExpertRule {
+  kSoftmax,
+  kDeepseekSoftmax,  // by topk_method, from all experts or from the best groups
+  kDeepseekSigmoid,  // by sigmoids and a learned bias, from the best groups
+};
+
 // Names of the fields of config.json that describe experts.
 struct ExpertFields {
   std::string_view count;         // empty: the family has dense MLPs
@@ -94,6 +102,9 @@ struct ExpertFields {
   std::string_view shared;        // that of the expert that all tokens use; empty: none
   std::string_view normalise;     // weights of the chosen experts add up to 1; empty: always
   bool sparse_layers = false;     // decoder_sparse_step and mlp_only_layers leave layers dense
+  // DeepSeek's fields: n_shared_experts, first_k_dense_replace, moe_layer_freq,
+  // routed_scaling_factor, n_group and topk_group.
+  ExpertRule rule = ExpertRule::kSoftmax;
 };
 
 // The values of fields that config.json leaves out, as in transformers.
@@ -126,6 +137,8 @@ struct ModelFamily {
   bool parallel_field = false;  // use_parallel_residual: attention and MLP have the same input
   bool falcon_fields = false;   // multi_query, new_decoder_architecture and parallel_attn
   bool gpt2_fields = false;     // fields of GPT-2 that must have their usual values
+  bool qk_norm_field = false;   // use_qk_norm gives qk_norm
+  bool latents = false;         // multi-head latent attention: kv_lora_rank, q_lora_rank, ...
   Activation activation = Activation::kSilu;
   WindowRule windows = WindowRule::kNone;
   // RoPE.

@@ -31,6 +31,11 @@ size_t BytesOf(const GatedWeights& expert) { return expert.gate_up.bytes() + exp
 
 std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
   std::vector<const WeightMatrix*> matrices = {&qkv, &attention_output};
+  if (latents.has_value()) {
+    matrices.push_back(&latents->down);
+    if (!latents->query_norm.empty()) matrices.push_back(&latents->query_down);
+    if (latents->queries.empty()) matrices.push_back(&latents->up);
+  }
   if (!experts.has_value()) {
     matrices.insert(matrices.end(), {&gate_up, &down});
     return matrices;
@@ -44,10 +49,18 @@ std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
   return matrices;
 }
 
+size_t LatentWeights::bytes() const {
+  size_t bytes = 0;
+  for (const PackedMatrix& matrix : queries) bytes += matrix.bytes();
+  for (const PackedMatrix& matrix : values) bytes += matrix.bytes();
+  return bytes;
+}
+
 size_t Weights::matrix_bytes() const {
   size_t bytes = lm_head.bytes();
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) bytes += matrix->bytes();
+    if (layer.latents.has_value()) bytes += layer.latents->bytes();
   }
   return bytes;
 }

@@ -178,8 +178,11 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {
   bool HasIntegers() const { return model_->weights.FormName().ends_with("activations int16"); }
 
   // Rounding that moves two experts' scores past each other moves the token's logits much further
-  // than rounding alone.
-  double RoundingFactor() const { return model_->weights.config.experts.count > 0 ? 3 : 1; }
+  // than rounding alone, and further yet if the experts' outputs are scaled.
+  double RoundingFactor() const {
+    const ExpertConfig& experts = model_->weights.config.experts;
+    return experts.count > 0 ? 3 * std::max(1.0f, experts.scale) : 1;
+  }
 
   std::vector<std::vector<float>> OneByOne() {
     TransformerRunner runner(model_->weights, {}, 64);
@@ -278,6 +281,9 @@ TEST_P(GoldenLogitsTest, MistakesInAFamilysOwnPartsShow) {
   expect_shown(right.experts.count != 0,
                [](Config c) { c.experts.normalise = !c.experts.normalise; });
   expect_shown(right.experts.count != 0, [](Config c) { --c.experts.per_token; });
+  expect_shown(right.experts.scale != 1, [](Config c) { c.experts.scale *= 1.05f; });
+  expect_shown(right.experts.sigmoid, [](Config c) { c.experts.sigmoid = false; });
+  expect_shown(right.experts.groups > 1, [](Config c) { --c.experts.kept_groups; });
   expect_shown(right.rope.rotary_dims != 0, [](Config c) {
     c.rope.rotary_dims -= 2;
     if (!c.rope.divisors.empty()) c.rope.divisors.pop_back();
@@ -364,7 +370,7 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
 
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints, GoldenLogitsTest,
-    testing::Values("falcon_11b", "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2",
+    testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe", "falcon_11b", "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2",
                     "gemma3", "glm", "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "granite",
                     "mixtral", "olmo2", "qwen2_moe", "qwen3_moe", "phi3_window", "phi4_longrope",
                     "phi4_shortrope", "smollm3", "starcoder2", "gguf_f16", "gguf_mixed",
