@@ -24,9 +24,9 @@ struct RouteArgs {
   int32_t groups = 1;
   int32_t kept_groups = 1;  // they have at least as many experts as a token needs
   float scale = 1;          // of all weights
-  View<float, 2> scores;        // scratch, [tokens, experts]
-  View<int32_t, 2> chosen;      // out, [tokens, experts per token]: ids, highest score first
-  View<float, 2> weights;       // out, [tokens, experts per token]
+  View<float, 2> scores;    // scratch, [tokens, experts]
+  View<int32_t, 2> chosen;  // out, [tokens, experts per token]: ids, highest score first
+  View<float, 2> weights;   // out, [tokens, experts per token]
 };
 
 namespace cpu {

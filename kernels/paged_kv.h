@@ -100,8 +100,8 @@ struct KvLayout {
   // latent begins where its key does.
   size_t CodesAt(int32_t kv_head, KvPlane plane, int64_t slot) const {
     const bool second = plane == KvPlane::kValues && !HasLatents();
-    const size_t start = static_cast<size_t>(kv_head) * HeadBytes() +
-                         (second ? PlaneBytes(KvPlane::kKeys) : 0);
+    const size_t start =
+        static_cast<size_t>(kv_head) * HeadBytes() + (second ? PlaneBytes(KvPlane::kKeys) : 0);
     return start + static_cast<size_t>(slot) * RowBytes(plane);
   }
   size_t ScalesAt(int32_t kv_head, KvPlane plane, int64_t slot) const {
@@ -137,7 +137,7 @@ struct KvLayout {
                                 int64_t{block_tokens}, static_cast<int64_t>(dtype)}) {
       add(field);
     }
-    if (window != 0) add(window);  // both sides must agree on the blocks that are sent
+    if (window != 0) add(window);             // both sides must agree on the blocks that are sent
     if (HasLatents()) add(-latent_rope_dim);  // negative, and so no window
     return hash;
   }

@@ -1,11 +1,10 @@
-#include "kernels/latents.h"
-
 #include <algorithm>
 
 #include "base/check.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_rows.h"
+#include "kernels/latents.h"
 
 namespace penstock::cpu {
 namespace {
@@ -99,7 +98,8 @@ void LatentAppend(const Exec& exec, const LatentAppendArgs& args) {
 void HeadProducts(const Exec& exec, const HeadProductsArgs& args) {
   const int64_t rows = args.input.dim(0);
   PENSTOCK_CHECK_EQ(args.output.dim(0), rows);
-  for (const PackedMatrix& weight : args.weights) PENSTOCK_CHECK_LE(weight.inputs(), kHeadInputsMax);
+  for (const PackedMatrix& weight : args.weights)
+    PENSTOCK_CHECK_LE(weight.inputs(), kHeadInputsMax);
   const SimdOps& simd = ActiveSimd();
   const int64_t ranges = (rows + kRowsPerProduct - 1) / kRowsPerProduct;
   ParallelFor(exec, std::ssize(args.weights) * ranges, [&](int64_t task, int) {

@@ -31,7 +31,7 @@ struct ExpertConfig {
   int32_t groups = 1;
   int32_t kept_groups = 1;
   float scale = 1;
-  std::vector<bool> dense;          // for each layer, whether its MLP is dense; empty: none is
+  std::vector<bool> dense;  // for each layer, whether its MLP is dense; empty: none is
 };
 
 // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are

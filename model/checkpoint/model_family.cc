@@ -227,7 +227,7 @@ constexpr ModelFamily kFamilies[] = {
                  .intermediate = "moe_intermediate_size",
                  .normalise = "norm_topk_prob",
                  .rule = ExpertRule::kDeepseekSoftmax}},
-    // DeepSeek-V3, R1, Kimi K2, Moonlight.
+    // DeepSeek-V3 and R1.
     {.architecture = "DeepseekV3ForCausalLM",
      .names = kSharedExperts,
      .kv_heads_may_be_absent = true,

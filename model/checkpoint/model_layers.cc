@@ -116,8 +116,8 @@ void ReadGroups(JsonFields& fields, ExpertConfig* experts) {
 
 void ReadDeepseekExperts(JsonFields& fields, ExpertRule rule, int32_t layers,
                          ExpertConfig* experts) {
-  experts->shared_intermediate =
-      experts->intermediate * static_cast<int32_t>(fields.Int("n_shared_experts", 0, kMaxShared, 0));
+  experts->shared_intermediate = experts->intermediate * static_cast<int32_t>(fields.Int(
+                                                             "n_shared_experts", 0, kMaxShared, 0));
   experts->shared_gate = false;
   experts->dense = FirstLayersDense(fields, layers);
   experts->scale = static_cast<float>(fields.Float("routed_scaling_factor", 1e-3, 1e3, 1));
@@ -128,8 +128,8 @@ void ReadDeepseekExperts(JsonFields& fields, ExpertRule rule, int32_t layers,
   const std::string score = experts->sigmoid ? "sigmoid" : "softmax";
   fields.Choice("scoring_func", {score}, score);
   if (fields.Choice("topk_method", methods, method) != "greedy") ReadGroups(fields, experts);
-  // With the sum of the weights, DeepSeek-V2's own code leaves the factor out and transformers' does
-  // not. No published model has it.
+  // With the sum of the weights, DeepSeek-V2's own code leaves the factor out and transformers'
+  // does not. No published model has it.
   if (!experts->sigmoid && experts->normalise) fields.Fail("norm_topk_prob", "false");
 }
 

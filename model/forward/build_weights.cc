@@ -239,8 +239,8 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
                    FillGated(config, shared + ".", experts.shared_intermediate, filler));
   if (!experts.shared_gate) return layer;
   layer.shared_gate.resize(static_cast<size_t>(config.hidden));
-  RETURN_IF_ERROR(filler.Floats(shared + "_gate.weight", {1, config.hidden},
-                                layer.shared_gate.data()));
+  RETURN_IF_ERROR(
+      filler.Floats(shared + "_gate.weight", {1, config.hidden}, layer.shared_gate.data()));
   return layer;
 }
 

@@ -55,10 +55,8 @@ void LatentAttention::Append(const Input& input) {
                .output = input.queries,
                .scratch = input.gemm});
   const View<float, 2> latents(latents_.as<float>(), {input.rows.dim(0), config_.head_dim});
-  Gemm(exec_, {.input = input.rows,
-               .weight = &weights.down,
-               .output = latents,
-               .scratch = input.gemm});
+  Gemm(exec_,
+       {.input = input.rows, .weight = &weights.down, .output = latents, .scratch = input.gemm});
   RmsNormHeads(exec_, {.rows = latents,
                        .heads = 1,
                        .weight = {weights.norm.data(), {config_.latent.rank}},

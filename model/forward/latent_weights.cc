@@ -82,7 +82,7 @@ absl::Status FillUp(const ModelConfig& config, const std::string& module, Filler
                                                    .stored_inputs = latent.rank,
                                                    .parts = {&part, 1},
                                                    .never_rounded = true}));
-  if (up.stored() != nullptr) {
+  if (up.stored() != nullptr || up.outputs() == 0) {  // A filler may count weights without any.
     weights.up = std::move(up);
     return absl::OkStatus();
   }
@@ -98,13 +98,13 @@ absl::Status FillQueries(const ModelConfig& config, const std::string& prefix, F
   const LatentConfig& latent = config.latent;
   const int64_t size = latent.QueryDims(), outputs = config.heads * size;
   if (latent.query_rank == 0) {
-    ASSIGN_OR_RETURN(layer.qkv, FillRotated(config, prefix + "q_proj", outputs, config.hidden, size,
-                                            filler));
+    ASSIGN_OR_RETURN(layer.qkv,
+                     FillRotated(config, prefix + "q_proj", outputs, config.hidden, size, filler));
     return absl::OkStatus();
   }
   LatentWeights& weights = *layer.latents;
-  ASSIGN_OR_RETURN(weights.query_down, FillPlain(prefix + "q_a_proj", latent.query_rank,
-                                                 config.hidden, filler));
+  ASSIGN_OR_RETURN(weights.query_down,
+                   FillPlain(prefix + "q_a_proj", latent.query_rank, config.hidden, filler));
   RETURN_IF_ERROR(
       FillNormOf(prefix + "q_a_layernorm", latent.query_rank, filler, weights.query_norm));
   ASSIGN_OR_RETURN(layer.qkv, FillRotated(config, prefix + "q_b_proj", outputs, latent.query_rank,

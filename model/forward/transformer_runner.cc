@@ -296,8 +296,7 @@ void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<
                                       const Batch& batch) {
   const LayerWeights& w = weights_.layers[layer];
   TransformerScratch& s = *scratch_;
-  const TransformerScratch::Angles angles =
-      s.AnglesOf(weights_.config.RopeOf(layer), batch.rows);
+  const TransformerScratch::Angles angles = s.AnglesOf(weights_.config.RopeOf(layer), batch.rows);
   s.latents.Append({.layer = w,
                     .rows = Normed(w.attention_norm, batch),
                     .cosines = angles.cosines,

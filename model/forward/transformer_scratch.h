@@ -45,7 +45,7 @@ struct TransformerScratch {
   const int64_t input_width;
   std::vector<RotationScratch> rotations;  // main, and local if the model has it
   Buffer residual;                         // [hidden]
-  Buffer input;  // input of a product: normed rows [hidden], or attention's output
+  Buffer input;   // input of a product: normed rows [hidden], or attention's output
   Buffer branch;  // [hidden]: output of attention or MLP, if more than a sum follows; else empty
   Buffer qkv;
   Buffer gated;

@@ -90,6 +90,7 @@ std::string Weights::FormName() const {
   std::vector<std::string> names;
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
+    if (layer.latents.has_value() && !layer.latents->queries.empty()) AddOnce(kBf16Name, names);
   }
   std::vector<std::string> head, table;
   AddForms(lm_head, head);

@@ -13,7 +13,8 @@ absl::StatusOr<KvEvictions> KvEvictions::Open(const std::string& kv_eviction,
   if (opened.methods_.empty()) return opened;
   if (!ability.runner) {
     return FailedPrecondition(
-        "kv_eviction is {}, which needs device=cpu and a model without sliding windows; use none",
+        "kv_eviction is {}, which needs device=cpu and a model without sliding windows and without "
+        "latents; use none",
         kv_eviction);
   }
   if (ability.step_tokens < kObservedTokensMax) {
