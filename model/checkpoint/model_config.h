@@ -88,6 +88,7 @@ struct ModelConfig {
   float logit_divisor = 1;
   ExpertConfig experts;
   LatentConfig latent;
+  int32_t skipped_layers = 0;  // of the checkpoint, behind the others: they predict further tokens
 
   bool HasLatents() const { return latent.rank > 0; }
   // The width of attention's output, which the output matrix takes.

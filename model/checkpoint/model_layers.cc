@@ -174,6 +174,10 @@ void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* conf
   if (!family.experts.count.empty()) {
     config->experts = ReadExperts(fields, family.experts, config->layers);
   }
+  if (family.experts.rule != ExpertRule::kSoftmax) {
+    config->skipped_layers =
+        static_cast<int32_t>(fields.Int("num_nextn_predict_layers", 0, kMaxModelLayers, 0));
+  }
 }
 
 }  // namespace penstock
