@@ -34,7 +34,6 @@ std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
   if (latents.has_value()) {
     matrices.push_back(&latents->down);
     if (!latents->query_norm.empty()) matrices.push_back(&latents->query_down);
-    if (latents->queries.empty()) matrices.push_back(&latents->up);
   }
   if (!experts.has_value()) {
     matrices.insert(matrices.end(), {&gate_up, &down});
@@ -90,7 +89,7 @@ std::string Weights::FormName() const {
   std::vector<std::string> names;
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
-    if (layer.latents.has_value() && !layer.latents->queries.empty()) AddOnce(kBf16Name, names);
+    if (layer.latents.has_value()) AddOnce(kBf16Name, names);  // its heads' matrices
   }
   std::vector<std::string> head, table;
   AddForms(lm_head, head);

@@ -67,7 +67,7 @@ struct LayerWeights {
   std::optional<ExpertLayer> experts;  // then gate_up and down are empty
   std::optional<LatentWeights> latents;
 
-  std::vector<const WeightMatrix*> Matrices() const;  // all that the layer has
+  std::vector<const WeightMatrix*> Matrices() const;  // all but those of LatentWeights' heads
 };
 
 // Owns a model's weights in the layout of the kernels, each once. Or its matrices stay in files,
