@@ -39,7 +39,7 @@ class AttentionScratch {
 
 struct AttentionArgs {
   View<const float, 2> queries;  // [rows, at least heads * head_dim]
-  View<float, 2> output;         // [rows, heads * head_dim]
+  View<float, 2> output;         // [rows, heads * the layout's ValueDim()]
   int32_t heads = 0;             // a multiple of the layout's kv_heads
   PagedKv kv;                    // head_dim is a multiple of 8, and of 16 in quantised pages
   int32_t layer = 0;

@@ -18,10 +18,16 @@ struct RouteArgs {
   View<const float, 2> input;      // [tokens, hidden]
   View<const float, 2> router;     // [experts, hidden]
   View<const float, 1> bias = {};  // of the scores, [experts], or null
-  bool normalise = false;          // the weights of a token's experts add up to 1
-  View<float, 2> scores;           // scratch, [tokens, experts]
-  View<int32_t, 2> chosen;         // out, [tokens, experts per token]: ids, highest score first
-  View<float, 2> weights;          // out, [tokens, experts per token]
+  bool normalise = false;          // the weights of a token's experts add up to 1, before `scale`
+  bool sigmoid = false;            // an expert's weight is the sigmoid of its score, not a softmax
+  View<const float, 1> choice_bias = {};  // [experts], or null: decides the choice, but no weight
+  // The experts lie in so many groups of equal size. All but the kept_groups best are left out.
+  int32_t groups = 1;
+  int32_t kept_groups = 1;  // they have at least as many experts as a token needs
+  float scale = 1;          // of all weights
+  View<float, 2> scores;    // scratch, [tokens, experts]
+  View<int32_t, 2> chosen;  // out, [tokens, experts per token]: ids, highest score first
+  View<float, 2> weights;   // out, [tokens, experts per token]
 };
 
 namespace cpu {
@@ -35,6 +41,9 @@ inline void ScoreRows(const Exec& exec, const ScoreRowsArgs& args) { cpu::ScoreR
 // Scores are router * input (ScoreRows) + bias. The experts with the highest scores are chosen; of
 // equal scores, those with lower ids. A chosen expert's weight is its softmax over all experts, or
 // over the chosen ones if `normalise`. A token's choice depends on its own row only.
+// With `sigmoid` the experts are chosen by the sigmoid of the score plus choice_bias, and the best
+// groups are those with the highest sums of their two best experts. Without, a group is as good as
+// its best expert. Of equal groups, those with lower ids are kept.
 inline void Route(const Exec& exec, const RouteArgs& args) { cpu::Route(exec, args); }
 
 }  // namespace penstock

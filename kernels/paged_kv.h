@@ -47,6 +47,10 @@ enum class KvPlane : uint8_t { kKeys = 0, kValues = 1 };
 // The geometry of a block ("page"). A layer consists of codes [kv_head][K|V][slot][row] and, if the
 // format has scales, scales [kv_head][K|V][slot]. All layers of a block are contiguous, and so is
 // any range of its layers.
+//
+// Pages of latents (multi-head latent attention) have one plane, [slot][row], that all heads share:
+// a row is the latent and then the rotated key, in bf16. Attention takes the whole row as key and
+// its latent as value.
 struct KvLayout {
   int32_t layers = 0;
   int32_t kv_heads = 0;
@@ -55,6 +59,12 @@ struct KvLayout {
   KvDtype dtype = KvDtype::kBf16;
   // The tokens that a query of any layer sees at most, its own included. 0: a layer sees all.
   int32_t window = 0;
+  // Elements of the rotated key at the end of a row of latents; 0: pages have keys and values.
+  int32_t latent_rope_dim = 0;
+
+  bool HasLatents() const { return latent_rope_dim > 0; }
+  int32_t Planes() const { return HasLatents() ? 1 : 2; }
+  int32_t ValueDim() const { return head_dim - latent_rope_dim; }  // of what attention adds up
 
   bool HasFourBits(KvPlane plane) const {
     return dtype == KvDtype::kI4r || (dtype == KvDtype::kK8v4 && plane == KvPlane::kValues);
@@ -73,20 +83,25 @@ struct KvLayout {
   size_t PlaneBytes(KvPlane plane) const {  // codes of one head: [slot][row]
     return static_cast<size_t>(block_tokens) * RowBytes(plane);
   }
-  size_t HeadBytes() const { return PlaneBytes(KvPlane::kKeys) + PlaneBytes(KvPlane::kValues); }
+  size_t HeadBytes() const {
+    return PlaneBytes(KvPlane::kKeys) + (HasLatents() ? 0 : PlaneBytes(KvPlane::kValues));
+  }
   size_t LayerBytes() const {
     return static_cast<size_t>(kv_heads) *
-           (HeadBytes() + 2 * static_cast<size_t>(block_tokens) * ScaleBytes());
+           (HeadBytes() +
+            static_cast<size_t>(Planes()) * static_cast<size_t>(block_tokens) * ScaleBytes());
   }
   size_t PayloadBytes() const { return static_cast<size_t>(layers) * LayerBytes(); }
   // Distance from one block to the next in an arena: a multiple of 4,096, so that direct I/O can
   // transfer blocks.
   size_t BlockStride() const { return (PayloadBytes() + 4095) / 4096 * 4096; }
 
-  // Offset of a row's codes, and of its scale, from the first byte of its layer.
+  // Offset of a row's codes, and of its scale, from the first byte of its layer. The value of a
+  // latent begins where its key does.
   size_t CodesAt(int32_t kv_head, KvPlane plane, int64_t slot) const {
-    const size_t start = static_cast<size_t>(kv_head) * HeadBytes() +
-                         (plane == KvPlane::kKeys ? 0 : PlaneBytes(KvPlane::kKeys));
+    const bool second = plane == KvPlane::kValues && !HasLatents();
+    const size_t start =
+        static_cast<size_t>(kv_head) * HeadBytes() + (second ? PlaneBytes(KvPlane::kKeys) : 0);
     return start + static_cast<size_t>(slot) * RowBytes(plane);
   }
   size_t ScalesAt(int32_t kv_head, KvPlane plane, int64_t slot) const {
@@ -122,7 +137,8 @@ struct KvLayout {
                                 int64_t{block_tokens}, static_cast<int64_t>(dtype)}) {
       add(field);
     }
-    if (window != 0) add(window);  // both sides must agree on the blocks that are sent
+    if (window != 0) add(window);             // both sides must agree on the blocks that are sent
+    if (HasLatents()) add(-latent_rope_dim);  // negative, and so no window
     return hash;
   }
 

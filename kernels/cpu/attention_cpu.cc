@@ -9,8 +9,8 @@
 #include "kernels/kv_rows.h"
 
 // FlashAttention-2 (Dao, arXiv 2307.08691; online softmax: Milakov and Gimelshein, arXiv
-// 1805.02867) over a paged KV cache. A task is one KV head of one sequence for a range of its
-// positions. Its rows are pairs (position, query head of the group), divided into blocks of
+// 1805.02867) over a paged KV cache. A task is one KV head of one sequence, some of its query heads
+// and a range of positions. Its rows are pairs (position, query head), divided into blocks of
 // kTileRows. Each tile of keys and values is packed once into the panels of a matrix product; then
 // every block computes its scores, updates its running maximum and sum, and adds to its output. All
 // arithmetic is in SimdOps.
@@ -70,20 +70,29 @@ struct KvRun {
   int64_t count;
 };
 
-// Computes the rows of positions [position, position + positions) for all query heads of one KV
+// Query heads that have their keys and values in one KV head.
+struct QueryHeads {
+  int32_t kv_head;
+  int64_t first;
+  int64_t count;
+};
+
+// Computes the rows of positions [position, position + positions) for some query heads of one KV
 // head. Lives on one thread during one call of Attention.
 class Task {
  public:
-  Task(const AttentionArgs& args, const AttentionSequence& sequence, int32_t kv_head, int64_t first,
-       int64_t last, const Workspace& work)
+  Task(const AttentionArgs& args, const AttentionSequence& sequence, const QueryHeads& heads,
+       int64_t first, int64_t last, const Workspace& work)
       : args_(args),
         sequence_(sequence),
-        kv_head_(kv_head),
+        kv_head_(heads.kv_head),
+        first_head_(heads.first),
         first_(first),
-        group_(args.heads / args.kv.layout.kv_heads),
+        group_(heads.count),
         rows_((last - first) * group_),
         blocks_((rows_ + kTileRows - 1) / kTileRows),
         head_dim_(args.kv.layout.head_dim),
+        value_dim_(args.kv.layout.ValueDim()),
         work_(work),
         simd_(ActiveSimd()) {
     for (int64_t row = 0; row < rows_; ++row) {
@@ -98,7 +107,7 @@ class Task {
     for (int64_t tile = FirstAttended(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
       Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
-      simd_.pack_values(next_.values, head_dim_, work_.values);
+      simd_.pack_values(next_.values, value_dim_, work_.values);
       Find(tile + 1);
       for (int64_t block = 0; block < blocks_; ++block) AddTile(tile, block);
     }
@@ -117,11 +126,11 @@ class Task {
     return work_.queries + FirstRow(block) * head_dim_ * simd_.activation_bytes;
   }
   float* Output(int64_t block) const {
-    return work_.output + FirstRow(block) * Panels(head_dim_) * kTileColumns;
+    return work_.output + FirstRow(block) * Panels(value_dim_) * kTileColumns;
   }
-  // The address of a row's query: its row in the batch, and its first column.
+  // The address of a row's query: its row in the batch, and its head there.
   int64_t Row(int64_t row) const { return sequence_.first_row + first_ + row / group_; }
-  int64_t Column(int64_t row) const { return (kv_head_ * group_ + row % group_) * head_dim_; }
+  int64_t Head(int64_t row) const { return first_head_ + row % group_; }
 
   void LoadQueries();
   void BeginSums();
@@ -137,11 +146,13 @@ class Task {
   const AttentionArgs& args_;
   const AttentionSequence& sequence_;
   const int64_t kv_head_;
+  const int64_t first_head_;
   const int64_t first_;  // position of the first row, relative to sequence_.position
-  const int64_t group_;  // query heads of a kv head
+  const int64_t group_;  // query heads
   const int64_t rows_;
   const int64_t blocks_;
   const int64_t head_dim_;
+  const int64_t value_dim_;  // == head_dim_, unless the pages have latents
   const Workspace& work_;
   const SimdOps& simd_;
   struct {
@@ -163,14 +174,15 @@ void Task::LoadQueries() {
     float* gathered = Output(block);
     for (int r = 0; r < Rows(block); ++r) {
       const int64_t row = FirstRow(block) + r;
-      std::copy_n(args_.queries.row(Row(row)) + Column(row), head_dim_, gathered + r * head_dim_);
+      std::copy_n(args_.queries.row(Row(row)) + Head(row) * head_dim_, head_dim_,
+                  gathered + r * head_dim_);
     }
     if (KeysAreRotated(args_.kv.layout)) {
       cpu::RotateRows(gathered, Rows(block), static_cast<int32_t>(head_dim_));
     }
     simd_.pack_rows(gathered, head_dim_, Rows(block), 0, head_dim_, Queries(block));
   }
-  std::fill_n(work_.output, rows_ * Panels(head_dim_) * kTileColumns, 0.0f);
+  std::fill_n(work_.output, rows_ * Panels(value_dim_) * kTileColumns, 0.0f);
   BeginSums();
 }
 
@@ -181,7 +193,7 @@ void Task::BeginSums() {
   std::fill_n(work_.sum, rows_, sinks ? 1.0f : 0.0f);
   if (!sinks) return;
   for (int64_t row = 0; row < rows_; ++row) {
-    work_.max[row] = args_.sinks[static_cast<size_t>(kv_head_ * group_ + row % group_)];
+    work_.max[row] = args_.sinks[static_cast<size_t>(Head(row))];
   }
 }
 
@@ -217,7 +229,7 @@ void Task::AddRun(const KvRun& run) {
     const std::byte* key = page + layout.CodesAt(head, KvPlane::kKeys, run.slot + i);
     const std::byte* value = page + layout.CodesAt(head, KvPlane::kValues, run.slot + i);
     next_.codes[token][0] = key;
-    next_.codes[token][1] = value;
+    next_.codes[token][1] = layout.HasLatents() ? nullptr : value;
     const bool plain = layout.dtype == KvDtype::kBf16;
     next_.keys[token] =
         plain ? reinterpret_cast<const Bf16*>(key) : work_.key_rows + token * head_dim_;
@@ -273,7 +285,7 @@ void Task::AddTile(int64_t tile, int64_t block) {
   }
   Scores(block, rows);
   Softmax(tile, block, rows);
-  for (int64_t panel = 0; panel < Panels(head_dim_); ++panel) {
+  for (int64_t panel = 0; panel < Panels(value_dim_); ++panel) {
     simd_.multiply_weights(rows, work_.weights, work_.values + panel * kKvTile * kTileColumns,
                            Output(block) + panel * rows * kTileColumns);
   }
@@ -311,7 +323,7 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
          .sum = work_.sum + row,
          .weights = weights});
     if (correction == 1.0f) continue;
-    for (int64_t panel = 0; panel < Panels(head_dim_); ++panel) {
+    for (int64_t panel = 0; panel < Panels(value_dim_); ++panel) {
       simd_.scale(output + (panel * rows + r) * kTileColumns, kTileColumns, correction);
     }
   }
@@ -323,8 +335,8 @@ void Task::StoreOutput() {
     for (int r = 0; r < rows; ++r) {
       const int64_t row = FirstRow(block) + r;
       const float inverse = 1.0f / work_.sum[row];
-      float* target = args_.output.row(Row(row)) + Column(row);
-      for (int64_t d = 0; d < head_dim_; ++d) {
+      float* target = args_.output.row(Row(row)) + Head(row) * value_dim_;
+      for (int64_t d = 0; d < value_dim_; ++d) {
         const int64_t panel = d / kTileColumns;
         target[d] = Output(block)[(panel * rows + r) * kTileColumns + d % kTileColumns] * inverse;
       }
@@ -339,33 +351,57 @@ AttentionScratch::AttentionScratch(int32_t head_dim, int threads)
   memory_ = Buffer(stride_ * static_cast<size_t>(threads));
 }
 
+namespace {
+
+// The parts that the query heads of a KV head are cut into. Each part packs all keys again, so they
+// are no more than give every thread a task.
+int64_t HeadParts(const Exec& exec, const AttentionArgs& args, int64_t positions) {
+  constexpr int64_t kLeastHeads = 4;
+  const int64_t group = args.heads / args.kv.layout.kv_heads;
+  int64_t tasks = 0;
+  for (const AttentionSequence& s : args.sequences) {
+    tasks += (s.rows + positions - 1) / positions * args.kv.layout.kv_heads;
+  }
+  if (tasks == 0) return 1;
+  return std::clamp<int64_t>(ThreadCount(exec) / tasks, 1,
+                             std::max<int64_t>(1, group / kLeastHeads));
+}
+
+}  // namespace
+
 void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   const KvLayout& layout = args.kv.layout;
   PENSTOCK_CHECK_EQ(layout.head_dim % 8, 0);
   PENSTOCK_CHECK(HoldsHeads(layout.dtype, layout.head_dim));
+  PENSTOCK_CHECK(!layout.HasLatents() || layout.dtype == KvDtype::kBf16);
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   PENSTOCK_CHECK(args.sinks.empty() || std::ssize(args.sinks) == args.heads);
   const int64_t group = args.heads / layout.kv_heads;
   PENSTOCK_CHECK_LE(group, kMaxBlocks * kTileRows);
   const int64_t positions = kMaxBlocks * kTileRows / group;  // positions per task
+  const int64_t parts = HeadParts(exec, args, positions);
+  const int64_t lanes = layout.kv_heads * parts;  // tasks of a range of positions
   int64_t tasks = 0;
   for (const AttentionSequence& s : args.sequences) {
-    tasks += (s.rows + positions - 1) / positions * layout.kv_heads;
+    tasks += (s.rows + positions - 1) / positions * lanes;
   }
   ParallelFor(exec, tasks, [&](int64_t task, int thread) {
     const Workspace work(args.scratch->thread(thread), layout.head_dim);
     for (const AttentionSequence& s : args.sequences) {
       const int64_t ranges = (s.rows + positions - 1) / positions;
-      if (task >= ranges * layout.kv_heads) {
-        task -= ranges * layout.kv_heads;
+      if (task >= ranges * lanes) {
+        task -= ranges * lanes;
         continue;
       }
       // The last range attends to the most positions, so it starts first.
-      const int64_t range = ranges - 1 - task / layout.kv_heads;
-      const auto kv_head = static_cast<int32_t>(task % layout.kv_heads);
-      const int64_t first = range * positions;
-      Task(args, s, kv_head, first, std::min(s.rows, first + positions), work).Run();
+      const int64_t first = (ranges - 1 - task / lanes) * positions;
+      const int64_t kv_head = task % lanes / parts, part = task % parts;
+      const int64_t head = group * part / parts;
+      const QueryHeads heads{.kv_head = static_cast<int32_t>(kv_head),
+                             .first = kv_head * group + head,
+                             .count = group * (part + 1) / parts - head};
+      Task(args, s, heads, first, std::min(s.rows, first + positions), work).Run();
       return;
     }
   });

@@ -118,9 +118,10 @@ KvRun RunOf(const KvLayout& layout, uint32_t first_block, uint32_t blocks, uint1
           .first_layer = first_layer,
           .layers = layers,
           .kv_heads = static_cast<uint16_t>(layout.kv_heads),
-          .planes = 2,
+          .planes = static_cast<uint16_t>(layout.Planes()),
           .block_tokens = static_cast<uint16_t>(layout.block_tokens),
-          .head_dim = static_cast<uint16_t>(layout.head_dim)};
+          .head_dim = static_cast<uint16_t>(layout.head_dim),
+          .rope_dim = static_cast<uint16_t>(layout.latent_rope_dim)};
 }
 
 absl::Status CheckKvRun(const KvCodecSpec& spec, const KvRun& run, const KvCodecContext& context) {

@@ -12,9 +12,12 @@ namespace penstock {
 namespace {
 
 std::string InWords(const KvLayout& layout) {
-  return fmt::format("{} layers, {} KV heads of {}, {} tokens a block, {}", layout.layers,
-                     layout.kv_heads, layout.head_dim, layout.block_tokens,
-                     KvDtypeName(layout.dtype));
+  const std::string row =
+      layout.HasLatents()
+          ? fmt::format("latents of {} with keys of {}", layout.ValueDim(), layout.latent_rope_dim)
+          : fmt::format("{} KV heads of {}", layout.kv_heads, layout.head_dim);
+  return fmt::format("{} layers, {}, {} tokens a block, {}", layout.layers, row,
+                     layout.block_tokens, KvDtypeName(layout.dtype));
 }
 
 struct Listing {

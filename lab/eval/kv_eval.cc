@@ -269,7 +269,9 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   row.divergence_p99 = gathered.divergences[gathered.divergences.size() * 99 / 100];
   row.top1_agreement = EstimateOf(gathered.agreement);
   row.key_error = std::sqrt(gathered.damage.key_error / gathered.damage.key_norm);
-  row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
+  if (gathered.damage.value_norm > 0) {  // latents have no values of their own
+    row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
+  }
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
   for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;

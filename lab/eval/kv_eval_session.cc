@@ -39,7 +39,7 @@ void AddErrors(const KvRun& run, const std::vector<Bf16>& before, const std::vec
                PageDamage& damage) {
   for (size_t i = 0; i < before.size(); ++i) {
     const double x = ToFloat(before[i]), difference = x - ToFloat(after[i]);
-    const bool keys = i / run.PieceElements() % 2 == 0;
+    const bool keys = i / run.PieceElements() % run.planes == 0;
     (keys ? damage.key_error : damage.value_error) += difference * difference;
     (keys ? damage.key_norm : damage.value_norm) += x * x;
   }
@@ -118,7 +118,7 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
   if (!attention)
-    return FailedPrecondition("the model has sliding windows: nothing can be evicted");
+    return FailedPrecondition("the model has sliding windows or latents: nothing can be evicted");
   const EvictionRule rule = RuleOf(eviction);
   PagedKv both = kv_[0];
   both.blocks *= 2;

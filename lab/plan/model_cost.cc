@@ -12,9 +12,11 @@ namespace {
 struct Codec {
   const char* name;
   double bits;  // an element
+  bool exact = false;
 };
-constexpr Codec kCodecs[] = {{"lx16", 12}, {"lxr", 11.2},  {"i8", 8.25},
-                             {"f8", 8},    {"k8v4", 6.25}, {"i4r", 4.25}};
+constexpr Codec kCodecs[] = {{"lx16", 12, true}, {"lxr", 11.2, true}, {"i8", 8.25},
+                             {"f8", 8},          {"k8v4", 6.25},      {"i4r", 4.25}};
+constexpr double kPlainBits = 16;
 
 std::vector<WindowedLayers> WindowsOf(const ModelConfig& config) {
   std::map<int32_t, int32_t> counts;
@@ -79,7 +81,7 @@ ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const Kv
   cost.flops_per_token = 2.0 * (static_cast<double>(weights.layers.elements) +
                                 used * static_cast<double>(weights.experts.elements));
   cost.head_flops = 2.0 * static_cast<double>(weights.head.elements);
-  cost.attention_flops_a_pair = 4.0 * config.heads * config.head_dim;
+  cost.attention_flops_a_pair = 2.0 * config.heads * (layout.head_dim + layout.ValueDim());
   return cost;
 }
 
@@ -91,12 +93,17 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
         "{}; use bf16",
         KvDtypeName(dtype), kQuantisedHeadMax, config.head_dim);
   }
+  if (config.HasLatents() && dtype != KvDtype::kBf16) {
+    return InvalidArgument("--kv-format={} does not hold this model's latents; use bf16",
+                           KvDtypeName(dtype));
+  }
   return KvLayout{.layers = config.layers,
                   .kv_heads = config.kv_heads,
                   .head_dim = config.head_dim,
                   .block_tokens = block_tokens,
                   .dtype = dtype,
-                  .window = config.WindowOfAllLayers()};
+                  .window = config.WindowOfAllLayers(),
+                  .latent_rope_dim = config.latent.rope_dims};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {
@@ -104,9 +111,11 @@ std::vector<KvForm> KvFormsOf(const ModelCost& cost) {
   std::vector<KvForm> forms = {
       {std::string(KvDtypeName(layout.dtype)), cost.kv_bytes_per_token(), true}};
   if (layout.dtype != KvDtype::kBf16) return forms;
-  const double elements = 2.0 * layout.layers * layout.kv_heads * layout.head_dim;
+  const double rows = 1.0 * layout.Planes() * layout.layers * layout.kv_heads;
   for (const Codec& codec : kCodecs) {
-    forms.push_back({codec.name, elements * codec.bits / 8, false});
+    const double kept = codec.exact ? 0 : layout.latent_rope_dim;  // as they are
+    const double bits = (layout.head_dim - kept) * codec.bits + kept * kPlainBits;
+    forms.push_back({codec.name, rows * bits / 8, false});
   }
   return forms;
 }

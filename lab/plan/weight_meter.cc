@@ -97,7 +97,9 @@ class Meter final : public Filler {
   absl::StatusOr<std::optional<QuantisedFormat>> FormatOf(const MatrixPlan& plan,
                                                           const MatrixPart& part) {
     const auto& rounded = plan.lm_head ? forms_.lm_head : forms_.layers;
-    if (!IsQuantised(part.module)) return rounded;
+    const bool quantised = IsQuantised(part.module);
+    if (plan.never_rounded && (!quantised || !rounded)) return std::nullopt;
+    if (!quantised) return rounded;
     if (rounded) {
       return InvalidArgument(
           "tensor {} is quantised already, and --weights asks to round it again; use "

@@ -135,6 +135,7 @@ class ConfigReader {
 
   void ReadHeadDim() {
     ModelConfig& c = config_;
+    if (family_->latents) return ReadLatents(fields_, &c);
     if (family_->head_dim_required || fields_.Has("head_dim")) {
       c.head_dim = Int32("head_dim", 8, kMaxHeadDim);
       if (c.head_dim % 8 != 0) fields_.Fail("head_dim", "a multiple of 8");
@@ -209,7 +210,7 @@ class ConfigReader {
     const RopeContext context{.max_position = config_.max_position,
                               .original_max_position = fields_.Int(
                                   "original_max_position_embeddings", 2, kMaxPosition, 0),
-                              .head_dim = config_.head_dim,
+                              .head_dim = RopeHeadDim(),
                               .partial = family_->partial_rotary};
     const double part = fields_.Float(std::string(family_->fields.partial_rotary), 0, 1,
                                       family_->absent.partial_rotary_factor);
@@ -227,6 +228,7 @@ class ConfigReader {
     if (family_->rope_required && !rope.has_value()) fields_.Fail("rope_scaling", "an object");
     config_.rope = rope.value_or(plain);
     FinishRope();
+    if (family_->latents) SetLatentRope(fields_, &config_);
     if (!family_->local_rope) return absl::OkStatus();
     config_.local_rope.theta =
         static_cast<float>(fields_.Float("rope_local_base_freq", 1, kMaxTheta, 10000));
@@ -235,6 +237,10 @@ class ConfigReader {
       fields_.Fail("use_bidirectional_attention", "false");
     }
     return absl::OkStatus();
+  }
+
+  int32_t RopeHeadDim() const {
+    return config_.HasLatents() ? config_.latent.rope_dims : config_.head_dim;
   }
 
   void FinishRope() {

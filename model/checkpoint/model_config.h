@@ -23,10 +23,31 @@ struct ExpertConfig {
   int32_t per_token = 0;
   int32_t intermediate = 0;
   int32_t shared_intermediate = 0;  // of the expert that all tokens use; 0: none
+  bool shared_gate = true;          // the shared expert's weight is learned; else it is 1
   bool normalise = true;            // the weights of a token's experts add up to 1
   bool biases = false;              // the router and all matrices of experts have biases
   float gate_limit = 0;             // of gpt-oss's clamped gate; 0: a plain gate
-  std::vector<bool> dense;          // for each layer, whether its MLP is dense; empty: none is
+  // The choice, as RouteArgs describes it.
+  bool sigmoid = false;
+  bool choice_bias = false;
+  int32_t groups = 1;
+  int32_t kept_groups = 1;
+  float scale = 1;
+  std::vector<bool> dense;  // for each layer, whether its MLP is dense; empty: none is
+};
+
+// Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434): keys and values of all heads are
+// products of one latent. The cache has the latent and one rotated key that all heads share. Plain
+// data.
+struct LatentConfig {
+  int32_t rank = 0;        // of the latent; 0: attention has keys and values of its own
+  int32_t query_rank = 0;  // queries are products of a latent of this rank; 0: of the input
+  // Dimensions of a head: of queries and keys, without and with rotation, and of values.
+  int32_t plain_dims = 0;
+  int32_t rope_dims = 0;
+  int32_t value_dims = 0;
+
+  int32_t QueryDims() const { return plain_dims + rope_dims; }
 };
 
 // A decoder, from config.json and the row of its architecture in model_family.cc. Plain data;
@@ -37,8 +58,8 @@ struct ModelConfig {
   int32_t hidden = 0;
   int32_t intermediate = 0;
   int32_t heads = 0;
-  int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t kv_heads = 0;  // 1 if attention has latents
+  int32_t head_dim = 0;  // of a latent with its key: latent.rank + latent.rope_dims
   int32_t vocab = 0;
   int32_t max_position = 0;  // tokens of prompt and output together
   float norm_epsilon = 1e-5f;
@@ -69,7 +90,14 @@ struct ModelConfig {
   float residual_multiplier = 1;  // of the outputs of attention and MLP
   float logit_divisor = 1;
   ExpertConfig experts;
+  LatentConfig latent;
+  int32_t skipped_layers = 0;  // of the checkpoint, behind the others: they predict further tokens
 
+  bool HasLatents() const { return latent.rank > 0; }
+  // The width of attention's output, which the output matrix takes.
+  int64_t AttentionWidth() const {
+    return int64_t{heads} * (HasLatents() ? latent.value_dims : head_dim);
+  }
   bool HasExperts(int32_t layer) const {
     return experts.count > 0 &&
            (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);

@@ -25,6 +25,7 @@ constexpr LayerNames kGptOss = {.gate_up = "gate_up_proj",
                                 .router = "router",
                                 .experts_together = true,
                                 .gpt_oss_experts = true};
+constexpr LayerNames kSharedExperts = {.shared = "shared_experts"};
 
 constexpr LayerNames kNeoX = {.layers = "gpt_neox.layers.",
                               .embedding = "gpt_neox.embed_in",
@@ -221,6 +222,38 @@ constexpr ModelFamily kFamilies[] = {
                  .intermediate = "intermediate_size",
                  .limit = "swiglu_limit",
                  .biases = true}},
+    // GLM-4.5, 4.6 and 4.7.
+    {.architecture = "Glm4MoeForCausalLM",
+     .names = kSharedExperts,
+     .absent = {.rms_norm_eps = 1e-5, .partial_rotary_factor = 0.5},
+     .attention_bias = BiasRule::kQkvByField,
+     .qk_norm = QkNorm::kHead,
+     .qk_norm_field = true,
+     .partial_rotary = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSigmoid}},
+    // DeepSeek-V2, V2-Lite, Coder-V2.
+    {.architecture = "DeepseekV2ForCausalLM",
+     .names = kSharedExperts,
+     .kv_heads_may_be_absent = true,
+     .latents = true,
+     .interleaved = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSoftmax}},
+    // DeepSeek-V3 and R1.
+    {.architecture = "DeepseekV3ForCausalLM",
+     .names = kSharedExperts,
+     .kv_heads_may_be_absent = true,
+     .latents = true,
+     .interleaved = true,
+     .experts = {.count = "n_routed_experts",
+                 .intermediate = "moe_intermediate_size",
+                 .normalise = "norm_topk_prob",
+                 .rule = ExpertRule::kDeepseekSigmoid}},
 };
 
 }  // namespace

@@ -51,6 +51,7 @@ struct LayerNames {
   // Matrices of experts are stored [inputs][outputs] unless they are quantised, and the outputs of
   // gate_up alternate: gate, up.
   bool gpt_oss_experts = false;
+  std::string_view shared = "shared_expert";  // of an MLP with experts
 
   bool HasGate() const { return !gate.empty() || !gate_up.empty(); }
 
@@ -94,6 +95,13 @@ struct FieldNames {
   std::string_view bias;  // of BiasRule::kAll; empty: attention_bias, and MLPs always have biases
 };
 
+// The choice of experts.
+enum class ExpertRule {
+  kSoftmax,
+  kDeepseekSoftmax,  // by topk_method, from all experts or from the best groups
+  kDeepseekSigmoid,  // by sigmoids and a learned bias, from the best groups
+};
+
 // Names of the fields of config.json that describe experts.
 struct ExpertFields {
   std::string_view count;          // empty: the family has dense MLPs
@@ -104,6 +112,9 @@ struct ExpertFields {
   std::string_view limit;          // of the clamped gate; empty: the gate is a plain one
   bool biases = false;             // the router and all matrices of experts have biases
   bool sparse_layers = false;      // decoder_sparse_step and mlp_only_layers leave layers dense
+  // DeepSeek's fields: n_shared_experts, first_k_dense_replace, moe_layer_freq,
+  // routed_scaling_factor, n_group and topk_group.
+  ExpertRule rule = ExpertRule::kSoftmax;
 };
 
 // The values of fields that config.json leaves out, as in transformers.
@@ -136,6 +147,8 @@ struct ModelFamily {
   bool parallel_field = false;  // use_parallel_residual: attention and MLP have the same input
   bool falcon_fields = false;   // multi_query, new_decoder_architecture and parallel_attn
   bool gpt2_fields = false;     // fields of GPT-2 that must have their usual values
+  bool qk_norm_field = false;   // use_qk_norm gives qk_norm
+  bool latents = false;         // multi-head latent attention: kv_lora_rank, q_lora_rank, ...
   Activation activation = Activation::kSilu;
   WindowRule windows = WindowRule::kNone;
   bool sinks = false;  // each head has a score without a value in its softmax

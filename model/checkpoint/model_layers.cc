@@ -11,6 +11,7 @@ namespace {
 constexpr int32_t kMaxExperts = 1024;
 constexpr int32_t kMaxPerToken = 64;
 constexpr double kGptOssLimit = 7;  // as transformers, if the file does not say
+constexpr int64_t kMaxShared = 64;
 
 int32_t Window(JsonFields& fields, WindowRule rule) {  // 0: none
   const auto window = [&](std::optional<int64_t> absent) {
@@ -90,6 +91,49 @@ std::vector<bool> DenseLayers(JsonFields& fields, int32_t layers) {
   return dense;
 }
 
+// Behind the first first_k_dense_replace layers, every moe_layer_freq-th has experts.
+std::vector<bool> FirstLayersDense(JsonFields& fields, int32_t layers) {
+  const int64_t first = fields.Int("first_k_dense_replace", 0, kMaxModelLayers, 0);
+  const int64_t every = fields.Int("moe_layer_freq", 1, kMaxModelLayers, 1);
+  std::vector<bool> dense;
+  for (int32_t i = 0; i < layers; ++i) dense.push_back(i < first || i % every != 0);
+  return dense;
+}
+
+// The groups of experts, and how many of them a token may use.
+void ReadGroups(JsonFields& fields, ExpertConfig* experts) {
+  experts->groups = static_cast<int32_t>(fields.Int("n_group", 1, experts->count, 1));
+  experts->kept_groups = static_cast<int32_t>(fields.Int("topk_group", 1, experts->groups, 1));
+  const int32_t size = experts->count / experts->groups;
+  if (experts->count % experts->groups != 0 || (experts->groups > 1 && size < 2)) {
+    fields.Fail("n_group", fmt::format("a number of groups of two or more, of the {} experts",
+                                       experts->count));
+  }
+  if (experts->kept_groups * size < experts->per_token) {
+    fields.Fail("topk_group", fmt::format("as many groups of {} as have num_experts_per_tok ({})",
+                                          size, experts->per_token));
+  }
+}
+
+void ReadDeepseekExperts(JsonFields& fields, ExpertRule rule, int32_t layers,
+                         ExpertConfig* experts) {
+  experts->shared_intermediate = experts->intermediate * static_cast<int32_t>(fields.Int(
+                                                             "n_shared_experts", 0, kMaxShared, 0));
+  experts->shared_gate = false;
+  experts->dense = FirstLayersDense(fields, layers);
+  experts->scale = static_cast<float>(fields.Float("routed_scaling_factor", 1e-3, 1e3, 1));
+  experts->sigmoid = experts->choice_bias = rule == ExpertRule::kDeepseekSigmoid;
+  const std::string method = experts->sigmoid ? "noaux_tc" : "greedy";
+  std::vector<std::string> methods = {method};
+  if (!experts->sigmoid) methods.emplace_back("group_limited_greedy");
+  const std::string score = experts->sigmoid ? "sigmoid" : "softmax";
+  fields.Choice("scoring_func", {score}, score);
+  if (fields.Choice("topk_method", methods, method) != "greedy") ReadGroups(fields, experts);
+  // With the sum of the weights, DeepSeek-V2's own code leaves the factor out and transformers'
+  // does not. No published model has it.
+  if (!experts->sigmoid && experts->normalise) fields.Fail("norm_topk_prob", "false");
+}
+
 ExpertConfig ReadExperts(JsonFields& fields, const ExpertFields& names, int32_t layers) {
   const auto number = [&](std::string_view key, int64_t min, int64_t max) {
     return static_cast<int32_t>(fields.Int(std::string(key), min, max));
@@ -105,7 +149,11 @@ ExpertConfig ReadExperts(JsonFields& fields, const ExpertFields& names, int32_t 
     experts.shared_intermediate = number(names.shared, 1, kMaxIntermediate);
   }
   if (!names.normalise.empty()) {
-    experts.normalise = fields.Bool(std::string(names.normalise), false);
+    const bool absent = names.rule == ExpertRule::kDeepseekSigmoid;
+    experts.normalise = fields.Bool(std::string(names.normalise), absent);
+  }
+  if (names.rule != ExpertRule::kSoftmax) {
+    ReadDeepseekExperts(fields, names.rule, layers, &experts);
   }
   experts.biases = names.biases;
   if (!names.limit.empty()) {
@@ -134,6 +182,10 @@ void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* conf
   if (family.no_rope_layers) config->layer_rope = NoRopeLayers(fields, config->layers);
   if (!family.experts.count.empty()) {
     config->experts = ReadExperts(fields, family.experts, config->layers);
+  }
+  if (family.experts.rule != ExpertRule::kSoftmax) {
+    config->skipped_layers =
+        static_cast<int32_t>(fields.Int("num_nextn_predict_layers", 0, kMaxModelLayers, 0));
   }
 }
 

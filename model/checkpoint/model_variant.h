@@ -10,4 +10,11 @@ namespace penstock {
 // in ways that the forward pass does not have. `config` has its number of heads.
 void ReadVariant(JsonFields& fields, const ModelFamily& family, ModelConfig* config);
 
+// Reads the fields of multi-head latent attention, and sets heads and their size as the cache has
+// them.
+void ReadLatents(JsonFields& fields, ModelConfig* config);
+// Sets what the rotation and the scores of latent attention differ in. `config` has its rotation as
+// for heads.
+void SetLatentRope(JsonFields& fields, ModelConfig* config);
+
 }  // namespace penstock

@@ -31,6 +31,9 @@ void ReadYarn(JsonFields& fields, RopeConfig* rope) {
   rope->beta_slow = static_cast<float>(fields.Float("beta_slow", 1e-3, 1e4, 1));
   rope->attention_factor = static_cast<float>(YarnAttentionFactor(fields, rope->factor));
   rope->truncate = fields.Bool("truncate", true);
+  const double mscale_all = fields.Float("mscale_all_dim", 0, 1e3, 0);
+  const double score_scale = mscale_all == 0 ? 1 : YarnScale(rope->factor, mscale_all);
+  rope->score_factor = static_cast<float>(score_scale * score_scale);
   if (rope->beta_slow >= rope->beta_fast) fields.Fail("beta_slow", "less than beta_fast");
   // Early files of Phi-3 call longrope yarn.
   if (fields.Has("short_factor")) fields.Fail("short_factor", "absent with yarn");

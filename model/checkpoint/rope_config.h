@@ -27,6 +27,8 @@ struct RopeConfig {
   bool truncate = true;     // yarn: the ramp begins and ends at whole pairs
   // yarn and longrope: factor of cos and sin, with the default resolved
   float attention_factor = 1.0f;
+  // yarn: factor of the scores of latent attention, from mscale_all_dim
+  float score_factor = 1.0f;
   std::vector<float> divisors;  // longrope: of the frequency of each rotated pair
   int32_t rotary_dims = 0;      // the first dimensions of a head, which are rotated; 0: all
   // The checkpoint stores the two dimensions of a rotated pair side by side. In memory they are in

@@ -13,6 +13,7 @@ bool HasOtherRope(const ModelConfig& config) {
 // The first part of `config` that differs from Llama's where the kernels do not; empty: none.
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config) {
+  if (config.HasLatents()) return "multi-head latent attention (kv_lora_rank)";
   if (config.layer_norm) return "layer norms";
   if (config.parallel_residual) return "parallel attention and MLP (use_parallel_residual)";
   if (config.norm_offset != 0) return "an offset of the norms' weights";

@@ -148,7 +148,7 @@ absl::Status FillQkNorms(const ModelConfig& config, const std::string& prefix, F
 
 absl::Status FillAttention(const ModelConfig& config, const std::string& prefix, Filler& filler,
                            LayerWeights& layer) {
-  const int64_t query = int64_t{config.heads} * config.head_dim;
+  if (config.HasLatents()) return FillLatents(config, prefix, filler, layer);
   const std::vector<MatrixPart> parts = QkvParts(config, prefix);
   ASSIGN_OR_RETURN(layer.qkv, filler.Matrix({.outputs = QkvRows(config),
                                              .inputs = config.hidden,
@@ -159,9 +159,14 @@ absl::Status FillAttention(const ModelConfig& config, const std::string& prefix,
   if (config.qkv_bias) {
     RETURN_IF_ERROR(FillBiases(filler, parts, QkvRows(config), layer.qkv_bias));
   }
-  RETURN_IF_ERROR(FillQkNorms(config, prefix, filler, layer));
+  return FillQkNorms(config, prefix, filler, layer);
+}
+
+absl::Status FillAttentionOutput(const ModelConfig& config, const std::string& prefix,
+                                 Filler& filler, LayerWeights& layer) {
   const std::string output = prefix + std::string(config.names.attention_output);
-  ASSIGN_OR_RETURN(layer.attention_output, FillWhole(config, filler, output, query));
+  const int64_t width = config.AttentionWidth();
+  ASSIGN_OR_RETURN(layer.attention_output, FillWhole(config, filler, output, width));
   if (config.output_bias) {
     RETURN_IF_ERROR(
         FillVector(filler, output + ".bias", config.hidden, layer.attention_output_bias));
@@ -244,6 +249,10 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
   if (experts.biases) {
     RETURN_IF_ERROR(FillVector(filler, router + ".bias", experts.count, layer.router_bias));
   }
+  if (experts.choice_bias) {
+    RETURN_IF_ERROR(
+        FillVector(filler, router + ".e_score_correction_bias", experts.count, layer.choice_bias));
+  }
   for (int32_t e = 0; e < experts.count; ++e) {
     const std::string name = fmt::format("{}experts.{}.", prefix, e);
     ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, name, experts.intermediate, filler));
@@ -251,11 +260,13 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
     layer.experts.push_back(std::move(expert));
   }
   if (experts.shared_intermediate == 0) return layer;
-  ASSIGN_OR_RETURN(layer.shared, FillGated(config, prefix + "shared_expert.",
-                                           experts.shared_intermediate, filler));
+  const std::string shared = prefix + std::string(config.names.shared);
+  ASSIGN_OR_RETURN(layer.shared,
+                   FillGated(config, shared + ".", experts.shared_intermediate, filler));
+  if (!experts.shared_gate) return layer;
   layer.shared_gate.resize(static_cast<size_t>(config.hidden));
-  RETURN_IF_ERROR(filler.Floats(prefix + "shared_expert_gate.weight", {1, config.hidden},
-                                layer.shared_gate.data()));
+  RETURN_IF_ERROR(
+      filler.Floats(shared + "_gate.weight", {1, config.hidden}, layer.shared_gate.data()));
   return layer;
 }
 
@@ -267,8 +278,9 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
     return FillNorm(config, prefix, name, config.hidden, filler, target);
   };
   RETURN_IF_ERROR(norm(names.attention_norm, layer.attention_norm));
-  RETURN_IF_ERROR(
-      FillAttention(config, fmt::format("{}{}.", prefix, names.attention), filler, layer));
+  const std::string attention = fmt::format("{}{}.", prefix, names.attention);
+  RETURN_IF_ERROR(FillAttention(config, attention, filler, layer));
+  RETURN_IF_ERROR(FillAttentionOutput(config, attention, filler, layer));
   RETURN_IF_ERROR(norm(names.attention_output_norm, layer.attention_output_norm));
   RETURN_IF_ERROR(norm(names.mlp_norm, layer.mlp_norm));
   const std::string mlp = fmt::format("{}{}.", prefix, names.mlp);

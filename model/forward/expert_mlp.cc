@@ -72,6 +72,11 @@ void ExpertMlp::Choose(const ExpertLayer& layer, View<const float, 2> input) {
                 .router = {layer.router.data(), {experts, config_.hidden}},
                 .bias = BiasOf(layer.router_bias),
                 .normalise = config_.experts.normalise,
+                .sigmoid = config_.experts.sigmoid,
+                .choice_bias = {layer.choice_bias.data(), {std::ssize(layer.choice_bias)}},
+                .groups = config_.experts.groups,
+                .kept_groups = config_.experts.kept_groups,
+                .scale = config_.experts.scale,
                 .scores = {scores_.as<float>(), {tokens, experts}},
                 .chosen = {chosen_.as<int32_t>(), {tokens, per_token}},
                 .weights = {weights_.as<float>(), {tokens, per_token}}});
@@ -124,18 +129,23 @@ void ExpertMlp::AddExpert(const GatedWeights& expert, const Group& group,
             {.input = result, .rows = group.rows, .factors = group.weights, .output = output});
 }
 
-// The shared expert's weight is the sigmoid of its own gate.
+void ExpertMlp::ScoreShared(const ExpertLayer& layer, View<const float, 2> input) {
+  const View<float, 2> scores(scores_.as<float>(), {input.dim(0), 1});
+  ScoreRows(exec_, {.input = input,
+                    .vectors = {layer.shared_gate.data(), {1, config_.hidden}},
+                    .output = scores});
+  for (int64_t t = 0; t < input.dim(0); ++t) {
+    row_weights_[static_cast<size_t>(t)] = 1 / (1 + std::exp(-*scores.row(t)));
+  }
+}
+
+// The shared expert's weight is the sigmoid of its own gate, if it has one.
 void ExpertMlp::AddShared(const ExpertLayer& layer, View<const float, 2> input,
                           const GemmScratch& gemm, View<float, 2> output) {
   const int64_t tokens = input.dim(0);
   std::iota(rows_.begin(), rows_.begin() + tokens, 0);
-  const View<float, 2> scores(scores_.as<float>(), {tokens, 1});
-  ScoreRows(exec_, {.input = input,
-                    .vectors = {layer.shared_gate.data(), {1, config_.hidden}},
-                    .output = scores});
-  for (int64_t t = 0; t < tokens; ++t) {
-    row_weights_[static_cast<size_t>(t)] = 1 / (1 + std::exp(-*scores.row(t)));
-  }
+  std::fill_n(row_weights_.begin(), tokens, 1.0f);
+  if (!layer.shared_gate.empty()) ScoreShared(layer, input);
   const auto count = static_cast<size_t>(tokens);
   AddExpert(*layer.shared, {std::span(rows_).first(count), std::span(row_weights_).first(count)},
             input, gemm, output);

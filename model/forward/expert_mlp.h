@@ -37,6 +37,7 @@ class ExpertMlp {
   Group GroupOf(int32_t expert) const;
   void AddExpert(const GatedWeights& expert, const Group& group, View<const float, 2> input,
                  const GemmScratch& gemm, View<float, 2> output);
+  void ScoreShared(const ExpertLayer& layer, View<const float, 2> input);
   void AddShared(const ExpertLayer& layer, View<const float, 2> input, const GemmScratch& gemm,
                  View<float, 2> output);
 

@@ -86,7 +86,7 @@ absl::StatusOr<WeightMatrix> StoreMatrix(const MatrixPlan& plan, const OpenPart&
 absl::StatusOr<WeightMatrix> FillMatrix(const MatrixPlan& plan, const MatrixForms& forms,
                                         const OpenPart& open) {
   const auto& form = plan.lm_head ? forms.lm_head : forms.layers;
-  if (form.has_value()) return FillRounded(plan, *form, open);
+  if (form.has_value() && !plan.never_rounded) return FillRounded(plan, *form, open);
   return FillPacked(plan, open);
 }
 

@@ -78,13 +78,16 @@ KvLayout TransformerRunner::kv_layout() const {
   return {.layers = weights_.config.layers,
           .kv_heads = weights_.config.kv_heads,
           .head_dim = weights_.config.head_dim,
-          .window = weights_.config.WindowOfAllLayers()};
+          .window = weights_.config.WindowOfAllLayers(),
+          .latent_rope_dim = weights_.config.latent.rope_dims};
 }
 
 // Not with sliding windows, which count positions: the slots behind an eviction do not. Not with
-// sinks either, which the scores of keys do not know.
+// sinks either, which the scores of keys do not know, nor with latents, which have no keys of heads
+// to score.
 std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   const ModelConfig& config = weights_.config;
+  if (config.HasLatents()) return std::nullopt;
   const auto& windows = config.sliding_window;
   if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
     return std::nullopt;
@@ -132,6 +135,10 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .hidden_size = hidden_size(),
                                    .takes_evicted = eviction_attention().has_value()}));
   const KvLayout& layout = args.kv.layout;
+  if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
+    return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
+                           KvDtypeName(layout.dtype));
+  }
   if (HoldsHeads(layout.dtype, layout.head_dim)) return absl::OkStatus();
   return InvalidArgument(
       "kv.layout is {}, this model's heads have {} dimensions: quantised pages hold multiples of "
@@ -261,6 +268,7 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
   const LayerWeights& w = weights_.layers[layer];
   TransformerScratch& s = *scratch_;
   const View<float, 2> qkv(s.qkv.as<float>(), {batch.rows, s.qkv_width});
+  if (config.HasLatents()) return AppendLatents(args, layer, qkv, batch);
   Gemm(exec_, {.input = Normed(w.attention_norm, batch),
                .weight = &w.qkv,
                .bias = Of(w.qkv_bias),
@@ -290,28 +298,45 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                      .slots = s.slots});
 }
 
+void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
+                                      const Batch& batch) {
+  const LayerWeights& w = weights_.layers[layer];
+  TransformerScratch& s = *scratch_;
+  const TransformerScratch::Angles angles = s.AnglesOf(weights_.config.RopeOf(layer), batch.rows);
+  s.latents.Append({.layer = w,
+                    .rows = Normed(w.attention_norm, batch),
+                    .cosines = angles.cosines,
+                    .sines = angles.sines,
+                    .queries = queries,
+                    .kv = args.kv,
+                    .index = layer,
+                    .slots = s.slots,
+                    .gemm = &s.gemm});
+}
+
 void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
-  const View<float, 2> attended(s.input.as<float>(), {batch.rows, QueryWidth(config)});
-  Attention(exec_,
-            {.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
-             .output = attended,
-             .heads = config.heads,
-             .kv = args.kv,
-             .layer = layer,
-             .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-             .scale = AttentionScale(config),
-             .cap = config.attention_cap,
-             .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
-                                             : std::span<const float>(),
-             .sequences = batch.sequences,
-             .scratch = &s.attention});
+  const View<float, 2> attended(s.input.as<float>(), {batch.rows, config.AttentionWidth()});
+  const AttentionArgs attention{
+      .queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
+      .output = attended,
+      .heads = config.heads,
+      .kv = args.kv,
+      .layer = layer,
+      .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+      .scale = AttentionScale(config),
+      .cap = config.attention_cap,
+      .sinks = weights_.layers[layer].sinks,
+      .sequences = batch.sequences,
+      .scratch = &s.attention};
+  if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
+  Attention(exec_, attention);
 }
 
 // Makes the rows of batch.last the first, and only, rows.
 void TransformerRunner::KeepLastRows(Batch& batch) {
-  const int64_t hidden = weights_.config.hidden, attended = QueryWidth(weights_.config);
+  const int64_t hidden = weights_.config.hidden, attended = weights_.config.AttentionWidth();
   auto* residual = scratch_->residual.as<float>();
   auto* input = scratch_->input.as<float>();
   for (size_t i = 0; i < batch.last.size(); ++i) {
@@ -327,7 +352,7 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
   TransformerScratch& s = *scratch_;
-  const Branch attention{.input = {s.input.as<float>(), {batch.rows, QueryWidth(config)}},
+  const Branch attention{.input = {s.input.as<float>(), {batch.rows, config.AttentionWidth()}},
                          .weight = layer.attention_output,
                          .bias = layer.attention_output_bias,
                          .norm = layer.attention_output_norm};

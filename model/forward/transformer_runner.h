@@ -45,6 +45,8 @@ class TransformerRunner final : public ModelRunner {
   void AddProduct(const Branch& branch, const Batch& batch);
   void StoreProduct(const Branch& branch, const Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
+  void AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
+                     const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void KeepLastRows(Batch& batch);
   void FinishLayer(int32_t layer, const Batch& batch);

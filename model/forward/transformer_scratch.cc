@@ -64,17 +64,19 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
     : max_tokens(max_step_tokens),
       qkv_width(weights.layers[0].qkv.outputs()),
       gated_width(WidestMlp(weights)),
-      input_width(std::max<int64_t>(weights.config.hidden,
-                                    int64_t{weights.config.heads} * weights.config.head_dim)),
+      input_width(std::max<int64_t>(weights.config.hidden, weights.config.AttentionWidth())),
       rotations(Rotations(weights.config, max_tokens)),
       residual(Floats(max_tokens, weights.config.hidden)),
       input(Floats(max_tokens, input_width)),
       branch(Floats(max_tokens, HasBranches(weights.config) ? weights.config.hidden : 0)),
       qkv(Floats(max_tokens, qkv_width)),
       gated(Floats(max_tokens, gated_width)),
-      gemm(max_tokens, std::max({input_width, gated_width, WidestExpert(weights)}),
+      gemm(max_tokens,
+           std::max({input_width, gated_width, WidestExpert(weights),
+                     int64_t{weights.config.latent.query_rank}}),
            ThreadCount(exec)),
       attention(weights.config.head_dim, ThreadCount(exec)),
+      latents(weights.config, exec, max_tokens),
       experts(weights.config, exec, max_tokens) {
   positions.reserve(static_cast<size_t>(max_tokens));
   tokens.reserve(static_cast<size_t>(max_tokens));
@@ -83,7 +85,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
 
 size_t TransformerScratch::bytes() const {
   size_t bytes = residual.bytes() + input.bytes() + branch.bytes() + qkv.bytes() + gated.bytes() +
-                 gemm.bytes() + attention.bytes() + experts.bytes();
+                 gemm.bytes() + attention.bytes() + latents.bytes() + experts.bytes();
   for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
   return bytes;
 }

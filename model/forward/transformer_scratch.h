@@ -9,6 +9,7 @@
 #include "kernels/kv_rows.h"
 #include "kernels/rope.h"
 #include "model/forward/expert_mlp.h"
+#include "model/forward/latent_attention.h"
 #include "model/forward/weights.h"
 
 namespace penstock {
@@ -44,12 +45,13 @@ struct TransformerScratch {
   const int64_t input_width;
   std::vector<RotationScratch> rotations;  // main, and local if the model has it
   Buffer residual;                         // [hidden]
-  Buffer input;  // input of a product: normed rows [hidden], or attention output [heads * head_dim]
+  Buffer input;   // input of a product: normed rows [hidden], or attention's output
   Buffer branch;  // [hidden]: output of attention or MLP, if more than a sum follows; else empty
   Buffer qkv;
   Buffer gated;
   GemmScratch gemm;
   AttentionScratch attention;
+  LatentAttention latents;
   ExpertMlp experts;
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> positions;

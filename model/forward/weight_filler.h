@@ -31,6 +31,7 @@ struct MatrixPlan {
   // The rows of each part follow those of the part before it, so that parts may have formats of
   // their own.
   bool stacked = false;
+  bool never_rounded = false;  // to MatrixForms
 };
 
 // Interface: fills weights in the order of BuildWeights, from any source.
@@ -45,6 +46,10 @@ class Filler {
   virtual absl::Status Floats(const std::string& name, const std::vector<int64_t>& shape,
                               float* target) = 0;
 };
+
+// Fills a layer's projections to queries and latents, whose tensors' names begin with `prefix`.
+absl::Status FillLatents(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                         LayerWeights& layer);
 
 // Builds the weights of a model of `config`.
 absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler);

@@ -31,6 +31,10 @@ size_t BytesOf(const GatedWeights& expert) { return expert.gate_up.bytes() + exp
 
 std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
   std::vector<const WeightMatrix*> matrices = {&qkv, &attention_output};
+  if (latents.has_value()) {
+    matrices.push_back(&latents->down);
+    if (!latents->query_norm.empty()) matrices.push_back(&latents->query_down);
+  }
   if (!experts.has_value()) {
     matrices.insert(matrices.end(), {&gate_up, &down});
     return matrices;
@@ -44,10 +48,18 @@ std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
   return matrices;
 }
 
+size_t LatentWeights::bytes() const {
+  size_t bytes = 0;
+  for (const PackedMatrix& matrix : queries) bytes += matrix.bytes();
+  for (const PackedMatrix& matrix : values) bytes += matrix.bytes();
+  return bytes;
+}
+
 size_t Weights::matrix_bytes() const {
   size_t bytes = lm_head.bytes();
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) bytes += matrix->bytes();
+    if (layer.latents.has_value()) bytes += layer.latents->bytes();
   }
   return bytes;
 }
@@ -77,6 +89,7 @@ std::string Weights::FormName() const {
   std::vector<std::string> names;
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
+    if (layer.latents.has_value()) AddOnce(kBf16Name, names);  // its heads' matrices
   }
   std::vector<std::string> head, table;
   AddForms(lm_head, head);

@@ -27,9 +27,26 @@ struct GatedWeights {
 struct ExpertLayer {
   std::vector<float> router;       // [experts][hidden]
   std::vector<float> router_bias;  // [experts], or empty
+  std::vector<float> choice_bias;  // [experts], or empty
   std::vector<GatedWeights> experts;
   std::optional<GatedWeights> shared;
-  std::vector<float> shared_gate;  // [hidden], if there is a shared expert
+  std::vector<float> shared_gate;  // [hidden]; empty: the shared expert's weight is 1
+};
+
+// Multi-head latent attention. Its rotated dimensions are in the first and the second half of the
+// keys, whatever the checkpoint has.
+struct LatentWeights {
+  WeightMatrix query_down;        // [query rank][hidden]; empty: queries are products of the input
+  std::vector<float> query_norm;  // [query rank], or empty
+  WeightMatrix down;              // [rank + rotated key][hidden]
+  std::vector<float> norm;        // [rank]
+  // For each head, from its plain query to a query of latents [rank][plain dims], and from what
+  // attention adds up to its value [value dims][rank]. Always bf16.
+  std::vector<PackedMatrix> queries, values;
+  // Both as the checkpoint has them, if matrices stay in files; then queries and values are empty.
+  WeightMatrix up;  // for each head, plain dims, then value dims: [outputs][rank]
+
+  size_t bytes() const;  // of queries and values
 };
 
 // The weights of one layer. Norms and biases are f32, matrices bf16 or quantised,
@@ -37,11 +54,11 @@ struct ExpertLayer {
 struct LayerWeights {
   // [hidden], or empty, as all norms. A layer norm has its biases behind the weights, [2 * hidden].
   std::vector<float> attention_norm;
-  WeightMatrix qkv;                          // rows: q heads, then k heads, then v heads
+  WeightMatrix qkv;  // rows: q heads, then k heads, then v heads; with latents q heads only
   std::vector<float> qkv_bias;               // empty if the model has none
   std::vector<float> sinks;                  // [heads], or empty if the model has none
   std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
-  WeightMatrix attention_output;             // [hidden][heads * head_dim]
+  WeightMatrix attention_output;             // [hidden][AttentionWidth()]
   std::vector<float> attention_output_bias;  // [hidden], or empty
   std::vector<float> attention_output_norm;  // [hidden]
   std::vector<float> mlp_norm;               // [hidden]
@@ -52,8 +69,9 @@ struct LayerWeights {
   std::vector<float> down_bias;        // [hidden], or empty
   std::vector<float> mlp_output_norm;  // [hidden]
   std::optional<ExpertLayer> experts;  // then gate_up and down are empty
+  std::optional<LatentWeights> latents;
 
-  std::vector<const WeightMatrix*> Matrices() const;  // all that the layer has
+  std::vector<const WeightMatrix*> Matrices() const;  // all but those of LatentWeights' heads
 };
 
 // Owns a model's weights in the layout of the kernels, each once. Or its matrices stay in files,

@@ -27,6 +27,14 @@ bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
          (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
 }
 
+// Layers behind the last one, which predict further tokens.
+bool IsOfSkippedLayer(const ModelConfig& config, std::string_view name) {
+  for (int32_t i = 0; i < config.skipped_layers; ++i) {
+    if (name.starts_with(fmt::format("{}{}.", config.names.layers, config.layers + i))) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<TensorView> CheckpointSource::Get(const std::string& name) const {
@@ -41,8 +49,9 @@ absl::StatusOr<TensorView> CheckpointSource::Get(const std::string& name) const 
 absl::Status CheckpointSource::CheckAllUsed() const {
   for (const std::string_view name : checkpoint_.tensor_names()) {
     if (names_.contains(name) || IsDerived(name)) continue;
-    // A tied model whose file also contains the head: the same matrix, as transformers loads it.
     const ModelConfig& config = checkpoint_.config();
+    if (IsOfSkippedLayer(config, name)) continue;
+    // A tied model whose file also contains the head: the same matrix, as transformers loads it.
     if (config.tied_embeddings && name == fmt::format("{}.weight", config.names.head)) continue;
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(std::string(name)));
     if (IsWithoutEffect(checkpoint_.config(), name, tensor.bytes)) continue;

@@ -321,11 +321,14 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
+      {"deepseek_v2", "DeepseekV2ForCausalLM has multi-head latent attention"},
+      {"deepseek_v3", "DeepseekV3ForCausalLM has multi-head latent attention"},
       {"gemma2", "Gemma2ForCausalLM has an offset of the norms' weights"},
       {"gemma3", "Gemma3ForCausalLM has an offset of the norms' weights"},
       {"glm", "GlmForCausalLM has partial_rotary_factor"},
       {"glm4", "Glm4ForCausalLM has partial_rotary_factor"},
       {"gpt_oss", "GptOssForCausalLM has attention sinks"},
+      {"glm4_moe", "Glm4MoeForCausalLM has partial_rotary_factor"},
       {"granite", "GraniteForCausalLM has query_pre_attn_scalar or attention_multiplier"},
       {"mixtral", "MixtralForCausalLM has experts"},
       {"olmo2", "Olmo2ForCausalLM has norms of queries and keys over all heads"},
@@ -365,6 +368,7 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_TRUE(refused([](Config c) { c.residual_multiplier = 2; }));
   EXPECT_TRUE(refused([](Config c) { c.logit_divisor = 2; }));
   EXPECT_TRUE(refused([](Config c) { c.experts.count = 8; }));
+  EXPECT_TRUE(refused([](Config c) { c.latent.rank = 64; }));
 }
 
 TEST(CudaRunner, RefusesStepsThatItCannotTake) {

@@ -18,7 +18,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   PENSTOCK_CHECK(config->vocab >= 1 && config->vocab <= 1 << 21);
   PENSTOCK_CHECK(config->max_position >= 1 && config->max_position <= 1 << 24);
   PENSTOCK_CHECK_EQ(config->heads % config->kv_heads, 0);
-  PENSTOCK_CHECK(config->head_dim >= 8 && config->head_dim <= 256 && config->head_dim % 8 == 0);
+  const int32_t head_dim_max = config->HasLatents() ? 1024 + 512 : 256;
+  PENSTOCK_CHECK(config->head_dim >= 8 && config->head_dim <= head_dim_max &&
+                 config->head_dim % 8 == 0);
+  PENSTOCK_CHECK(!config->HasLatents() || (config->heads <= 128 && config->latent.rank <= 1024));
   PENSTOCK_CHECK_EQ(static_cast<int32_t>(config->sliding_window.size()), config->layers);
   PENSTOCK_CHECK(config->rope.factor >= 1 && config->rope.original_max_position >= 1);
   PENSTOCK_CHECK(config->rope.RotaryDims(config->head_dim) % 2 == 0 &&
@@ -32,6 +35,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   PENSTOCK_CHECK(config->experts.count <= 1024 && config->experts.per_token <= 64);
   PENSTOCK_CHECK(config->experts.per_token <= config->experts.count);
+  PENSTOCK_CHECK_EQ(config->experts.count % config->experts.groups, 0);
+  PENSTOCK_CHECK(config->experts.per_token <=
+                 config->experts.count / config->experts.groups * config->experts.kept_groups);
   PENSTOCK_CHECK(config->quantisation.group_size >= 0 &&
                  config->quantisation.group_size <= 1 << 20);
   for (const uint32_t id : config->eos_token_ids) {

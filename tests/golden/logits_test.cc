@@ -178,8 +178,11 @@ class GoldenLogitsTest : public testing::TestWithParam<std::string> {
   bool HasIntegers() const { return model_->weights.FormName().ends_with("activations int16"); }
 
   // Rounding that moves two experts' scores past each other moves the token's logits much further
-  // than rounding alone.
-  double RoundingFactor() const { return model_->weights.config.experts.count > 0 ? 3 : 1; }
+  // than rounding alone, and further yet if the experts' outputs are scaled.
+  double RoundingFactor() const {
+    const ExpertConfig& experts = model_->weights.config.experts;
+    return experts.count > 0 ? 3 * std::max(1.0f, experts.scale) : 1;
+  }
 
   std::vector<std::vector<float>> OneByOne() {
     TransformerRunner runner(model_->weights, {}, 64);
@@ -282,6 +285,9 @@ TEST_P(GoldenLogitsTest, MistakesInAFamilysOwnPartsShow) {
   expect_shown(right.experts.count != 0,
                [](Config c) { c.experts.normalise = !c.experts.normalise; });
   expect_shown(right.experts.count != 0, [](Config c) { --c.experts.per_token; });
+  expect_shown(right.experts.scale != 1, [](Config c) { c.experts.scale *= 1.05f; });
+  expect_shown(right.experts.sigmoid, [](Config c) { c.experts.sigmoid = false; });
+  expect_shown(right.experts.kept_groups > 1, [](Config c) { --c.experts.kept_groups; });
   expect_shown(right.rope.rotary_dims != 0, [](Config c) {
     c.rope.rotary_dims -= 2;
     if (!c.rope.divisors.empty()) c.rope.divisors.pop_back();
@@ -368,18 +374,19 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
 
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints, GoldenLogitsTest,
-    testing::Values("falcon_11b", "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2",
-                    "gemma3", "glm", "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "gpt_oss",
-                    "gpt_oss_mxfp4", "granite", "mixtral", "olmo2", "qwen2_moe", "qwen3_moe",
-                    "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3", "starcoder2",
-                    "gguf_f16", "gguf_gpt_oss", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m",
-                    "gguf_q8_0_tied", "llama2_f32", "llama3_sharded", "llama_linear",
-                    "llama_tied_bias_f16", "mistral_window", "qwen2_window", "quantised_awq",
-                    "quantised_ct_int4", "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
-                    "quantised_ct_fp8_tensor", "quantised_fp8_block", "quantised_ct_int4_zeros",
-                    "quantised_ct_int8_channel", "quantised_ct_w8a8", "quantised_gptq",
-                    "quantised_gptq_int8", "quantised_gptq_v2_order", "qwen2_yarn", "qwen3_bias",
-                    "qwen3_f32"),
+    testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe", "falcon_11b",
+                    "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2", "gemma3", "glm",
+                    "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "gpt_oss", "gpt_oss_mxfp4",
+                    "granite", "mixtral", "olmo2", "qwen2_moe", "qwen3_moe", "phi3_window",
+                    "phi4_longrope", "phi4_shortrope", "smollm3", "starcoder2", "gguf_f16",
+                    "gguf_gpt_oss", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied",
+                    "llama2_f32", "llama3_sharded", "llama_linear", "llama_tied_bias_f16",
+                    "mistral_window", "qwen2_window", "quantised_awq", "quantised_ct_int4",
+                    "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
+                    "quantised_ct_fp8_tensor", "quantised_fp8_block", "quantised_fp8_deepseek",
+                    "quantised_ct_int4_zeros", "quantised_ct_int8_channel", "quantised_ct_w8a8",
+                    "quantised_gptq", "quantised_gptq_int8", "quantised_gptq_v2_order",
+                    "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
     [](const auto& tested) { return tested.param; });
 
 }  // namespace

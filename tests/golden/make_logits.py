@@ -14,6 +14,7 @@ Weights are bf16 numbers whatever the file's dtype, so that rounding them to bf1
 nothing, and are drawn wide enough that attention is sharp and a wrong rotation or mask shows.
 """
 
+import math
 import os
 import pathlib
 import subprocess
@@ -54,14 +55,21 @@ GPT_OSS = dict(num_hidden_layers=4, head_dim=16, num_local_experts=8, num_expert
 
 def cases():
     """name: (config class, changes to SHAPE, dtype of the file, greatest shard)"""
-    from transformers import (FalconConfig, GPT2Config, GPTNeoXConfig, Gemma2Config,
-                              Gemma3TextConfig, Glm4Config, GlmConfig, GptOssConfig, GraniteConfig,
-                              LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Phi3Config,
-                              Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig,
-                              SmolLM3Config, Starcoder2Config)
+    from transformers import (DeepseekV2Config, DeepseekV3Config, FalconConfig, GPT2Config,
+                              GPTNeoXConfig, Gemma2Config, Gemma3TextConfig, Glm4Config,
+                              Glm4MoeConfig, GlmConfig, GptOssConfig, GraniteConfig, LlamaConfig,
+                              MistralConfig, MixtralConfig, Olmo2Config, Phi3Config, Qwen2Config,
+                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SmolLM3Config,
+                              Starcoder2Config)
     # Phi-4-mini's rotation: a part of the head, divisors for contexts beyond the trained one.
     longrope = dict(type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
                     long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])
+    # A ramp over most of the pairs within a context of 13, of which the tokens are three.
+    yarn = dict(type="yarn", factor=40.0, original_max_position_embeddings=13, beta_fast=2.0,
+                beta_slow=0.1)
+    latents = dict(num_key_value_heads=4, max_position_embeddings=520, rope_theta=100.0,
+                   rms_norm_eps=1e-6, kv_lora_rank=32, qk_nope_head_dim=24, qk_rope_head_dim=16,
+                   v_head_dim=16, moe_intermediate_size=32, num_hidden_layers=3)
     return {
         "llama2_f32": (LlamaConfig, dict(num_key_value_heads=4), "float32", None),
         "llama3_sharded": (LlamaConfig, dict(
@@ -140,6 +148,25 @@ def cases():
                               "bfloat16", None),
         "gpt_oss": (GptOssConfig, dict(SMALL, **GPT_OSS, intermediate_size=24),
                     "bfloat16", None),
+        "glm4_moe": (Glm4MoeConfig, dict(
+            SMALL, num_hidden_layers=3, head_dim=24, attention_bias=True, use_qk_norm=True,
+            partial_rotary_factor=0.5, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1,
+            routed_scaling_factor=1.5), "bfloat16", None),
+        # As V2-Lite, but for the sizes.
+        "deepseek_v2_lite": (DeepseekV2Config, dict(
+            SMALL, **latents, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3,
+            n_shared_experts=2, first_k_dense_replace=1, rope_scaling=dict(
+                yarn, mscale=0.707, mscale_all_dim=0.707)), "bfloat16", None),
+        "deepseek_v2": (DeepseekV2Config, dict(
+            SMALL, **latents, q_lora_rank=40, n_routed_experts=12, num_experts_per_tok=3,
+            n_shared_experts=1, topk_method="group_limited_greedy", n_group=4, topk_group=2,
+            first_k_dense_replace=1, routed_scaling_factor=3.0), "bfloat16", None),
+        "deepseek_v3": (DeepseekV3Config, dict(
+            SMALL, **latents, q_lora_rank=40, n_routed_experts=12, num_experts_per_tok=4,
+            n_shared_experts=1, n_group=3, topk_group=2, first_k_dense_replace=1,
+            routed_scaling_factor=1.5, rope_scaling=dict(
+                yarn, mscale=1.0, mscale_all_dim=0.8)), "bfloat16", None),
     }
 
 
@@ -162,6 +189,8 @@ def use_attention(model, attention):
     """Sets eager or bf16_kv. Qwen2-MoE's attention is a class of its own, which calls repeat_kv."""
     import torch
     modeling = sys.modules[type(model).__module__]
+    if hasattr(model.config, "kv_lora_rank"):
+        return use_latents(model, modeling, attention)
     if hasattr(modeling, "eager_attention_forward"):
         return model.set_attn_implementation(attention)
     if hasattr(modeling, "FalconAttention"):
@@ -199,6 +228,39 @@ def set_limits(model):
             module.limit = model.config.swiglu_limit
 
 
+def use_latents(model, modeling, attention):
+    """Rounds what the cache has of a token: the latent behind its norm, and the rotated key."""
+    import torch
+    rotation = ("apply_rotary_emb" if hasattr(modeling, "apply_rotary_emb")
+                else "apply_rotary_pos_emb_interleave")
+    if not hasattr(modeling, "plain_rotation"):
+        modeling.plain_rotation = getattr(modeling, rotation)
+    rounds = attention == "bf16_kv"
+
+    def rounded(x):
+        return x.to(torch.bfloat16).float() if rounds else x
+
+    def rotate(query, key, *args, **kwargs):
+        query, key = modeling.plain_rotation(query, key, *args, **kwargs)
+        return query, rounded(key)
+
+    setattr(modeling, rotation, rotate)
+    for layer in model.model.layers:
+        norm = layer.self_attn.kv_a_layernorm
+        norm._forward_hooks.clear()
+        norm.register_forward_hook(lambda module, args, output: rounded(output))
+
+
+def scale_scores(model):
+    """Multiplies the scores of DeepSeek-V2 as its own code does; transformers 4.57.1 forgets it."""
+    scaling = getattr(model.config, "rope_scaling", None)
+    if type(model).__name__ != "DeepseekV2ForCausalLM" or scaling is None:
+        return
+    factor = (0.1 * scaling["mscale_all_dim"] * math.log(scaling["factor"]) + 1) ** 2
+    for layer in model.model.layers:
+        layer.self_attn.scaling *= factor
+
+
 def draw_weights(model, generator):
     import torch
     set_limits(model)
@@ -214,11 +276,15 @@ def draw_weights(model, generator):
             elif "embed_tokens" in name:
                 value = 0.5 * noise
             else:
-                sharp = 1.6 if "q_proj" in name or "k_proj" in name else 1.0
+                sharp = 1.6 if any(n in name for n in ("q_proj", "q_b_proj", "k_proj")) else 1.0
                 value = sharp * noise * weight.shape[1] ** -0.5
             value = value.to(torch.bfloat16).float()
             # A normal number of f16 too.
             weight.copy_(torch.where(value.abs() < 2**-14, torch.zeros(()), value))
+        for name, bias in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):  # positive: transformers masks with 0
+                noise = 0.3 * torch.rand(bias.shape, generator=generator)
+                bias.copy_(noise.to(torch.bfloat16).float())
 
 
 def make(name, config_class, changes, dtype, shard, seed):
@@ -229,6 +295,7 @@ def make(name, config_class, changes, dtype, shard, seed):
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     draw_weights(model, generator)
+    scale_scores(model)
     model.tie_weights()
     tokens = torch.randint(0, config.vocab_size, (1, TOKENS), generator=generator)
     expected = {"tokens": tokens[0].to(torch.int32)}

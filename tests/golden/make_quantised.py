@@ -173,7 +173,8 @@ def float_config(strategy, activations, block=None):
 def cases():
     """name: (config class, changes, function, its arguments, quantization_config)"""
     import torch
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+    from transformers import (DeepseekV3Config, LlamaConfig, Qwen2Config, Qwen3Config,
+                              Qwen3MoeConfig)
     f16, bf16, f32 = torch.float16, torch.bfloat16, torch.float32
     dynamic = dict(num_bits=8, type="int", symmetric=True, dynamic=True, strategy="token")
     packed = "pack-quantized"
@@ -223,6 +224,17 @@ def cases():
                                     dict(dtype=bf16, single=True, input_scale=True),
                                     float_config("tensor", {**dynamic, "type": "float",
                                                              "dynamic": False})),
+        # Blocks that end within the latents, and within a head's matrices.
+        "quantised_fp8_deepseek": (
+            DeepseekV3Config, dict(
+                make_logits.SMALL, num_key_value_heads=4, rms_norm_eps=1e-6, kv_lora_rank=64,
+                q_lora_rank=40, qk_nope_head_dim=24, qk_rope_head_dim=16, v_head_dim=16,
+                n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, n_group=2,
+                topk_group=1, first_k_dense_replace=1, moe_intermediate_size=32,
+                routed_scaling_factor=1.0),
+            fp8, dict(dtype=f32, key="weight_scale_inv", block=(48, 32)),
+            dict(quant_method="fp8", fmt="e4m3", activation_scheme="dynamic",
+                 weight_block_size=[48, 32])),
     }
 
 
@@ -240,6 +252,8 @@ def quantise(model, function, arguments):
             continue
         tensors, weight = function(module.weight.detach(), **arguments)
         stored.update({f"{name}.{key}": value for key, value in tensors.items()})
+        if name.endswith("kv_b_proj"):  # a worker rounds it, as it cuts it up
+            weight = weight.to(torch.bfloat16).float()
         with torch.no_grad():
             module.weight.copy_(weight)
     linear = {f"{name}.weight" for name, module in model.named_modules()
@@ -273,7 +287,7 @@ def compute(model, tokens, layers, integers=True):
     expected = {"tokens": tokens[0].to(torch.int32)}
     with torch.no_grad():
         for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
-            model.set_attn_implementation(attention)
+            make_logits.use_attention(model, attention)
             expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
         if integers:
             undo = round_inputs(model, layers)
@@ -299,7 +313,7 @@ def make(name, case, seed):
     directory.mkdir(parents=True, exist_ok=True)
     for old in directory.iterdir():
         old.unlink()
-    model.set_attn_implementation("eager")
+    make_logits.use_attention(model, "eager")
     written = {**config.to_dict(), "architectures": [type(model).__name__], "dtype": "bfloat16",
                "quantization_config": quantisation}
     (directory / "config.json").write_text(json.dumps(written, indent=2, sort_keys=True) + "\n")

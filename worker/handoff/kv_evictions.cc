@@ -13,8 +13,8 @@ absl::StatusOr<KvEvictions> KvEvictions::Open(const std::string& kv_eviction,
   if (opened.methods_.empty()) return opened;
   if (!ability.runner) {
     return FailedPrecondition(
-        "kv_eviction is {}, which needs device=cpu and a model without sliding windows and "
-        "without attention sinks; use none",
+        "kv_eviction is {}, which needs device=cpu and a model without sliding windows, attention "
+        "sinks and latents; use none",
         kv_eviction);
   }
   if (ability.step_tokens < kObservedTokensMax) {

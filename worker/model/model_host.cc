@@ -35,17 +35,22 @@ uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
   return fingerprint;
 }
 
-absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, int32_t head_dim) {
+absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, const ModelConfig& config) {
   const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
   if (!dtype) {
     return InvalidArgument("kv_format is '{}'; it must be bf16, f8, i8, i4r or k8v4", kv_format);
   }
-  if (!HoldsHeads(*dtype, head_dim)) {
+  if (config.HasLatents() && *dtype != KvDtype::kBf16) {
+    return InvalidArgument(
+        "kv_format is {}, and the pages of this model ({}) have latents, which are always bf16; "
+        "use bf16",
+        kv_format, config.architecture);
+  }
+  if (!HoldsHeads(*dtype, config.head_dim)) {
     return InvalidArgument(
         "kv_format is {}, which needs head dimensions that are multiples of 16 up to {}; this "
-        "model "
-        "has {}; use bf16",
-        kv_format, kQuantisedHeadMax, head_dim);
+        "model has {}; use bf16",
+        kv_format, kQuantisedHeadMax, config.head_dim);
   }
   return *dtype;
 }
@@ -127,7 +132,7 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, M
   host.runner = host.cpu_runner.get();
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;
-  ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.layout.head_dim));
+  ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.weights.config));
   ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
   ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
   return absl::OkStatus();
@@ -136,8 +141,7 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, M
 absl::Status OpenOnGpu(const ModelHost::Options& options, int index, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, threads));
-  ASSIGN_OR_RETURN(const KvDtype dtype,
-                   FormatFor(options.kv_format, model->weights().config.head_dim));
+  ASSIGN_OR_RETURN(const KvDtype dtype, FormatFor(options.kv_format, model->weights().config));
   ASSIGN_OR_RETURN(
       host.gpu, OpenGpuHost(model->weights(), {.index = index,
                                                .tensor_parallel = options.tensor_parallel,

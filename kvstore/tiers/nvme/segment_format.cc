@@ -63,6 +63,9 @@ void SegmentFields(Archive& archive, Header& header) {
   archive(header.nonce);
   archive(header.sequence);
   archive(header.writer);
+  // Zero in segments that were written before these were stored.
+  archive(header.format.layout.window);
+  archive(header.format.layout.latent_rope_dim);
 }
 
 template <class Archive, class Record>
@@ -132,6 +135,8 @@ bool IsSound(const KvLayout& layout) {
   const auto fits = [](int32_t value, int32_t max) { return value > 0 && value <= max; };
   return fits(layout.layers, 1 << 12) && fits(layout.kv_heads, 1 << 12) &&
          fits(layout.head_dim, 1 << 16) && fits(layout.block_tokens, 1 << 10) &&
+         layout.window >= 0 && layout.latent_rope_dim >= 0 &&
+         layout.latent_rope_dim < layout.head_dim &&
          std::find(std::begin(kKvDtypes), std::end(kKvDtypes), layout.dtype) != std::end(kKvDtypes);
 }
 

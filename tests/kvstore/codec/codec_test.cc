@@ -14,6 +14,13 @@ namespace {
 
 using testing::HasSubstr;
 
+TEST(KvRun, OfPagesOfLatentsHasOnePlaneAndAKeyThatStays) {
+  const KvLayout layout{.layers = 2, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
+  const KvRun run = RunOf(layout, 0, 3, 0, 2);
+  EXPECT_EQ(run, MlaRun());
+  EXPECT_EQ(run.RawBytes(), 3 * layout.PayloadBytes());
+}
+
 class EveryCodec : public testing::TestWithParam<KvCodecSpec> {};
 
 TEST_P(EveryCodec, GivesTheSameBytesOnEveryInstructionSet) {

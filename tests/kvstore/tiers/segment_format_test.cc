@@ -37,6 +37,15 @@ TEST(SegmentFormat, HeadersComeBack) {
   const auto decoded = DecodeSegmentHeader(page);
   ASSERT_TRUE(decoded.ok()) << decoded.status();
   EXPECT_EQ(*decoded, header);
+  for (const auto field : {&KvLayout::window, &KvLayout::latent_rope_dim}) {
+    SegmentHeader other = header;
+    other.format.layout.*field = 8;
+    EncodeSegmentHeader(other, page);
+    const auto decoded_other = DecodeSegmentHeader(page);
+    ASSERT_TRUE(decoded_other.ok()) << decoded_other.status();
+    EXPECT_EQ(*decoded_other, other);
+    EXPECT_EQ(decoded_other->format.Fingerprint(), other.format.Fingerprint());
+  }
 
   const SegmentTrailer trailer{.nonce = 1, .format = 2, .footer_page = 3, .records = 4};
   EncodeTrailer(trailer, page);

@@ -38,6 +38,46 @@ ModelConfig Qwen30b() {
           .experts = {.count = 128, .per_token = 8, .intermediate = 768}};
 }
 
+// DeepSeek-V2-Lite.
+ModelConfig V2Lite() {
+  ModelConfig config{.architecture = "DeepseekV2ForCausalLM",
+                     .layers = 27,
+                     .hidden = 2048,
+                     .intermediate = 10944,
+                     .heads = 16,
+                     .kv_heads = 1,
+                     .head_dim = 576,
+                     .vocab = 102400,
+                     .max_position = 163840};
+  config.names = FindModelFamily("DeepseekV2ForCausalLM")->names;
+  config.latent = {.rank = 512, .plain_dims = 128, .rope_dims = 64, .value_dims = 128};
+  config.experts = {.count = 64,
+                    .per_token = 6,
+                    .intermediate = 1408,
+                    .shared_intermediate = 2816,
+                    .shared_gate = false};
+  config.experts.dense.assign(27, false);
+  config.experts.dense[0] = true;
+  return config;
+}
+
+// A latent of 512 and a key of 64 for each layer, in bf16: an eighth of what 16 heads of keys and
+// values would take, and of a page next to nothing is padding.
+TEST(ModelCost, ALatentIsAnEighthOfHeads) {
+  const ModelCost cost = CostFor(V2Lite());
+  EXPECT_EQ(cost.kv_bytes_per_token(), 27 * 576 * 2);
+  EXPECT_NEAR(static_cast<double>(cost.layout.BlockStride()) / 16, 27 * 576 * 2,
+              0.02 * 27 * 576 * 2);
+  EXPECT_NEAR(static_cast<double>(cost.weights.elements()) / 1e9, 15.71, 0.01);
+  const auto forms = KvFormsOf(cost);
+  const auto i8 = std::find_if(forms.begin(), forms.end(),
+                               [](const KvForm& form) { return form.name == "i8"; });
+  ASSERT_NE(i8, forms.end());
+  EXPECT_EQ(i8->bytes_per_token, 27 * (512 * 8.25 / 8 + 64 * 2)) << "keys stay as they are";
+  EXPECT_EQ(cost.attention_flops_a_pair, 2.0 * 16 * (576 + 512));
+  EXPECT_THAT(Message(KvLayoutOf(V2Lite(), 16, KvDtype::kF8).status()), HasSubstr("latents"));
+}
+
 TEST(ModelCost, CountsAKnownModel) {
   const ModelCost cost = CostFor(Llama8b());
   EXPECT_EQ(cost.weights.elements(), 8030261248u);  // as its card says
@@ -157,6 +197,16 @@ double LoadedBytes(const WeightMatrix& matrix) {
   return bytes;
 }
 
+double LoadedBytes(const LatentWeights& latents) {
+  double elements = 0;
+  for (const auto* matrices : {&latents.queries, &latents.values}) {
+    for (const PackedMatrix& matrix : *matrices) {
+      elements += static_cast<double>(matrix.outputs()) * static_cast<double>(matrix.inputs());
+    }
+  }
+  return 2 * elements;
+}
+
 TEST(WeightMeter, MeasuresWhatAWorkerLoads) {
   ForEachGoldenModel([](const Checkpoint& checkpoint, const std::string& path) {
     const auto model = LoadModel(path);
@@ -165,6 +215,7 @@ TEST(WeightMeter, MeasuresWhatAWorkerLoads) {
     double layers = 0;
     for (const LayerWeights& layer : model->weights.layers) {
       for (const WeightMatrix* matrix : layer.Matrices()) layers += LoadedBytes(*matrix);
+      if (layer.latents.has_value()) layers += LoadedBytes(*layer.latents);
     }
     // The format of a tensor is taken from the first layer, so others may have zero points, too.
     EXPECT_NEAR((sizes.layers.bytes + sizes.experts.bytes) / layers, 1, 0.02);

@@ -478,6 +478,159 @@ TEST(ModelConfigTest, GptOss) {
   EXPECT_TRUE(shorter->output_bias);
 }
 
+Json Glm45(const Json& changes = Json::object()) {  // GLM-4.5-Air
+  return With(Family("Glm4MoeForCausalLM", {{"hidden_size", 4096},
+                                            {"num_hidden_layers", 46},
+                                            {"num_attention_heads", 96},
+                                            {"num_key_value_heads", 8},
+                                            {"head_dim", 128},
+                                            {"attention_bias", true},
+                                            {"n_routed_experts", 128},
+                                            {"n_shared_experts", 1},
+                                            {"num_experts_per_tok", 8},
+                                            {"moe_intermediate_size", 1408},
+                                            {"first_k_dense_replace", 1},
+                                            {"routed_scaling_factor", 1.0},
+                                            {"num_nextn_predict_layers", 1}}),
+              changes);
+}
+
+TEST(ModelConfigTest, Glm45) {
+  const auto config = Parse(Glm45());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->rope.rotary_dims, 64);
+  EXPECT_FALSE(config->rope.interleaved);
+  EXPECT_TRUE(config->qkv_bias);
+  EXPECT_FALSE(config->output_bias);
+  EXPECT_EQ(config->qk_norm, QkNorm::kNone);
+  EXPECT_EQ(Parse(Glm45({{"use_qk_norm", true}}))->qk_norm, QkNorm::kHead);
+  EXPECT_FALSE(config->HasExperts(0));
+  EXPECT_TRUE(config->HasExperts(1));
+  EXPECT_TRUE(config->experts.sigmoid);
+  EXPECT_TRUE(config->experts.choice_bias);
+  EXPECT_TRUE(config->experts.normalise);
+  EXPECT_FALSE(config->experts.shared_gate);
+  EXPECT_EQ(config->experts.shared_intermediate, 1408);
+  EXPECT_FALSE(config->HasLatents());
+}
+
+Json DeepseekV2Lite(const Json& changes = Json::object()) {
+  return With(Family("DeepseekV2ForCausalLM", {{"hidden_size", 2048},
+                                               {"num_hidden_layers", 27},
+                                               {"num_attention_heads", 16},
+                                               {"num_key_value_heads", 16},
+                                               {"q_lora_rank", nullptr},
+                                               {"kv_lora_rank", 512},
+                                               {"qk_nope_head_dim", 128},
+                                               {"qk_rope_head_dim", 64},
+                                               {"v_head_dim", 128},
+                                               {"max_position_embeddings", 163840},
+                                               {"rope_theta", 10000},
+                                               {"rope_scaling",
+                                                {{"type", "yarn"},
+                                                 {"factor", 40},
+                                                 {"original_max_position_embeddings", 4096},
+                                                 {"beta_fast", 32},
+                                                 {"beta_slow", 1},
+                                                 {"mscale", 0.707},
+                                                 {"mscale_all_dim", 0.707}}},
+                                               {"n_routed_experts", 64},
+                                               {"n_shared_experts", 2},
+                                               {"num_experts_per_tok", 6},
+                                               {"moe_intermediate_size", 1408},
+                                               {"first_k_dense_replace", 1},
+                                               {"moe_layer_freq", 1},
+                                               {"n_group", 1},
+                                               {"topk_group", 1},
+                                               {"topk_method", "greedy"},
+                                               {"scoring_func", "softmax"},
+                                               {"norm_topk_prob", false},
+                                               {"routed_scaling_factor", 1.0}}),
+              changes);
+}
+
+Json DeepseekV3(const Json& changes = Json::object()) {
+  return With(DeepseekV2Lite({{"architectures", {"DeepseekV3ForCausalLM"}},
+                              {"hidden_size", 7168},
+                              {"num_hidden_layers", 61},
+                              {"num_attention_heads", 128},
+                              {"num_key_value_heads", 128},
+                              {"q_lora_rank", 1536},
+                              {"rope_scaling",
+                               {{"type", "yarn"},
+                                {"factor", 40},
+                                {"original_max_position_embeddings", 4096},
+                                {"beta_fast", 32},
+                                {"beta_slow", 1},
+                                {"mscale", 1.0},
+                                {"mscale_all_dim", 1.0}}},
+                              {"n_routed_experts", 256},
+                              {"n_shared_experts", 1},
+                              {"num_experts_per_tok", 8},
+                              {"moe_intermediate_size", 2048},
+                              {"first_k_dense_replace", 3},
+                              {"n_group", 8},
+                              {"topk_group", 4},
+                              {"topk_method", "noaux_tc"},
+                              {"scoring_func", "sigmoid"},
+                              {"norm_topk_prob", true},
+                              {"routed_scaling_factor", 2.5},
+                              {"num_nextn_predict_layers", 1}}),
+              changes);
+}
+
+TEST(ModelConfigTest, LatentsOfDeepseekV2Lite) {
+  const auto config = Parse(DeepseekV2Lite());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->latent.rank, 512);
+  EXPECT_EQ(config->latent.query_rank, 0);
+  EXPECT_EQ(config->latent.QueryDims(), 192);
+  EXPECT_EQ(config->kv_heads, 1);
+  EXPECT_EQ(config->head_dim, 576);
+  EXPECT_EQ(config->AttentionWidth(), 16 * 128);
+  EXPECT_EQ(config->rope.rotary_dims, 64);
+  EXPECT_TRUE(config->rope.interleaved);
+  EXPECT_EQ(config->rope.attention_factor, 1);
+  EXPECT_NEAR(config->attention_scale, 0.114721, 1e-6);  // 192^-0.5 * 1.26080^2
+  EXPECT_EQ(config->max_position, 163840);
+  EXPECT_FALSE(config->HasExperts(0));
+  EXPECT_TRUE(config->HasExperts(1));
+  EXPECT_FALSE(config->experts.sigmoid);
+  EXPECT_FALSE(config->experts.normalise);
+  EXPECT_EQ(config->experts.groups, 1);
+  EXPECT_EQ(config->experts.shared_intermediate, 2816);
+  const auto grouped = Parse(DeepseekV2Lite({{"topk_method", "group_limited_greedy"},
+                                             {"n_group", 8},
+                                             {"topk_group", 3},
+                                             {"routed_scaling_factor", 16.0}}));
+  ASSERT_TRUE(grouped.ok()) << grouped.status();
+  EXPECT_EQ(grouped->experts.groups, 8);
+  EXPECT_EQ(grouped->experts.kept_groups, 3);
+  EXPECT_EQ(grouped->experts.scale, 16);
+}
+
+TEST(ModelConfigTest, LatentsOfDeepseekV3) {
+  const auto config = Parse(DeepseekV3());
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->latent.query_rank, 1536);
+  EXPECT_NEAR(config->attention_scale, 0.135234, 1e-6);  // 192^-0.5 * 1.36889^2
+  EXPECT_FALSE(config->HasExperts(2));
+  EXPECT_TRUE(config->HasExperts(3));
+  EXPECT_TRUE(config->experts.sigmoid);
+  EXPECT_TRUE(config->experts.choice_bias);
+  EXPECT_EQ(config->experts.groups, 8);
+  EXPECT_EQ(config->experts.kept_groups, 4);
+  EXPECT_EQ(config->experts.scale, 2.5f);
+  EXPECT_EQ(config->skipped_layers, 1);
+  const auto plain = Parse(DeepseekV3({{"rope_scaling", nullptr}, {"rope_interleave", false}}));
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_NEAR(plain->attention_scale, 1 / std::sqrt(192.0), 1e-7);
+  EXPECT_FALSE(plain->rope.interleaved);
+  const auto every_second = Parse(DeepseekV3({{"moe_layer_freq", 2}}));
+  EXPECT_FALSE(every_second->HasExperts(3));
+  EXPECT_TRUE(every_second->HasExperts(4));
+}
+
 struct Refused {
   const char* name;
   Json changes;
@@ -575,6 +728,26 @@ INSTANTIATE_TEST_SUITE_P(
                 "rope_scaling is absent, allowed is an object"},
         Refused{"gpt_oss_window", GptOss({{"sliding_window", nullptr}}),
                 "sliding_window is missing"},
+        Refused{"latents_without_rank", DeepseekV3({{"kv_lora_rank", nullptr}}),
+                "kv_lora_rank is missing"},
+        Refused{"latents_odd", DeepseekV3({{"kv_lora_rank", 500}}),
+                "kv_lora_rank is 500, allowed is a multiple of 8"},
+        Refused{"latents_wide", DeepseekV3({{"kv_lora_rank", 2048}}), "from 8 to 1024"},
+        Refused{"latents_of_many_heads",
+                DeepseekV3({{"num_attention_heads", 256}, {"num_key_value_heads", 256}}),
+                "num_attention_heads is 256, allowed is at most 128 with latents"},
+        Refused{"latents_with_biases", DeepseekV3({{"attention_bias", true}}),
+                "attention_bias is true, allowed is false"},
+        Refused{"deepseek_scores", DeepseekV3({{"scoring_func", "softmax"}}),
+                "scoring_func is \"softmax\""},
+        Refused{"deepseek_method", DeepseekV3({{"topk_method", "greedy"}}),
+                "topk_method is \"greedy\""},
+        Refused{"deepseek_normalised", DeepseekV2Lite({{"norm_topk_prob", true}}),
+                "norm_topk_prob is true, allowed is false"},
+        Refused{"expert_groups", DeepseekV3({{"n_group", 7}}),
+                "n_group is 7, allowed is a number of groups of two or more"},
+        Refused{"expert_groups_kept", DeepseekV3({{"n_group", 128}, {"topk_group", 3}}),
+                "topk_group is 3, allowed is as many groups of 2"},
         Refused{"granite",
                 {{"architectures", {"GraniteForCausalLM"}}},
                 "embedding_multiplier is missing"},

@@ -58,6 +58,31 @@ void ExpectSame(const WeightMatrix& stored, const WeightMatrix& packed) {
   }
 }
 
+// In a file, the heads' matrices are one; in memory those of queries are transposed.
+void ExpectSame(const LatentWeights& stored, const LatentWeights& packed) {
+  EXPECT_EQ(stored.norm, packed.norm);
+  EXPECT_EQ(stored.query_norm, packed.query_norm);
+  int64_t row = 0;
+  for (size_t h = 0; h < packed.queries.size(); ++h) {
+    const PackedMatrix &queries = packed.queries[h], &values = packed.values[h];
+    std::vector<float> query(static_cast<size_t>(queries.inputs()));
+    for (int64_t dim = 0; dim < queries.inputs(); ++dim, ++row) {
+      const std::vector<Bf16> want = RowOf(stored.up, row);
+      for (int64_t i = 0; i < queries.outputs(); ++i) {
+        queries.GetRow(i, query.data());
+        EXPECT_EQ(query[static_cast<size_t>(dim)], ToFloat(want[static_cast<size_t>(i)]));
+      }
+    }
+    for (int64_t dim = 0; dim < values.outputs(); ++dim, ++row) {
+      std::vector<float> value(static_cast<size_t>(values.inputs()));
+      values.GetRow(dim, value.data());
+      const std::vector<Bf16> want = RowOf(stored.up, row);
+      for (size_t i = 0; i < value.size(); ++i) EXPECT_EQ(value[i], ToFloat(want[i]));
+    }
+  }
+  EXPECT_EQ(row, stored.up.outputs());
+}
+
 void ExpectSame(const LayerWeights& stored, const LayerWeights& packed) {
   const auto a = stored.Matrices(), b = packed.Matrices();
   ASSERT_EQ(a.size(), b.size());
@@ -69,9 +94,12 @@ void ExpectSame(const LayerWeights& stored, const LayerWeights& packed) {
         &LayerWeights::down_bias, &LayerWeights::mlp_output_norm}) {
     EXPECT_EQ(stored.*vector, packed.*vector);
   }
+  ASSERT_EQ(stored.latents.has_value(), packed.latents.has_value());
+  if (packed.latents.has_value()) ExpectSame(*stored.latents, *packed.latents);
   ASSERT_EQ(stored.experts.has_value(), packed.experts.has_value());
   if (!packed.experts.has_value()) return;
   EXPECT_EQ(stored.experts->router, packed.experts->router);
+  EXPECT_EQ(stored.experts->choice_bias, packed.experts->choice_bias);
   EXPECT_EQ(stored.experts->shared_gate, packed.experts->shared_gate);
 }
 

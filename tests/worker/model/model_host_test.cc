@@ -35,6 +35,26 @@ TEST(ModelHost, SeveralGpusAreNotTheCpus) {
   EXPECT_NE(Message(status).find("tensor_parallel is 2"), std::string::npos) << status.message();
 }
 
+TEST(ModelHost, LatentsHaveOneFormat) {
+  const auto open = [](const char* format) {
+    return ModelHost::Open({.model = SourceFolder() + "/tests/golden/logits/deepseek_v3",
+                            .kv_memory = "1MiB",
+                            .kv_format = format,
+                            .threads = 1});
+  };
+  const auto host = open("bf16");
+  ASSERT_TRUE(host.ok()) << host.status();
+  EXPECT_TRUE((*host)->layout.HasLatents());
+  EXPECT_EQ((*host)->layout.LayerBytes(), 16u * (32 + 16) * 2);
+  EXPECT_FALSE((*host)->runner->eviction_attention().has_value());
+  for (const char* format : {"f8", "i8", "i4r", "k8v4"}) {
+    const absl::Status status = open(format).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << format;
+    EXPECT_NE(Message(status).find("DeepseekV3ForCausalLM) have latents"), std::string::npos)
+        << status.message();
+  }
+}
+
 TEST(ModelHost, LibraryKernelsAreNotTheCpus) {
   const absl::Status status =
       ModelHost::Open(

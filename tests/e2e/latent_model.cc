@@ -1,0 +1,102 @@
+#include "tests/e2e/latent_model.h"
+
+#include <fmt/format.h>
+
+#include "tests/e2e/model_writer.h"
+
+namespace penstock {
+namespace {
+
+struct Latents {
+  static constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 6, kQueryRank = 40, kRank = 64;
+  static constexpr int64_t kPlainDims = 32, kRopeDims = 16, kValueDims = 24;
+  static constexpr int64_t kExperts = 12, kIntermediate = 32, kDenseIntermediate = 96;
+};
+
+void AddLatentAttention(ModelWriter& writer, const std::string& prefix) {
+  writer.Matrix(prefix + "q_a_proj", Latents::kQueryRank, Latents::kHidden);
+  writer.Norm(prefix + "q_a_layernorm", Latents::kQueryRank);
+  writer.Matrix(prefix + "q_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kRopeDims),
+                Latents::kQueryRank);
+  writer.Matrix(prefix + "kv_a_proj_with_mqa", Latents::kRank + Latents::kRopeDims,
+                Latents::kHidden);
+  writer.Norm(prefix + "kv_a_layernorm", Latents::kRank);
+  writer.Matrix(prefix + "kv_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kValueDims),
+                Latents::kRank);
+  writer.Matrix(prefix + "o_proj", Latents::kHidden, Latents::kHeads * Latents::kValueDims);
+}
+
+void AddLatentExperts(ModelWriter& writer, const std::string& prefix) {
+  writer.Matrix(prefix + "gate", Latents::kExperts, Latents::kHidden);
+  writer.Bias(prefix + "gate.e_score_correction_bias", Latents::kExperts);
+  for (int64_t e = 0; e < Latents::kExperts; ++e) {
+    writer.Mlp(fmt::format("{}experts.{}.", prefix, e), Latents::kHidden, Latents::kIntermediate);
+  }
+  writer.Mlp(prefix + "shared_experts.", Latents::kHidden, Latents::kIntermediate);
+}
+
+void AddLatentLayer(ModelWriter& writer, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  writer.Norm(prefix + "input_layernorm", Latents::kHidden);
+  AddLatentAttention(writer, prefix + "self_attn.");
+  writer.Norm(prefix + "post_attention_layernorm", Latents::kHidden);
+  if (layer == 0) return writer.Mlp(prefix + "mlp.", Latents::kHidden, Latents::kDenseIntermediate);
+  AddLatentExperts(writer, prefix + "mlp.");
+}
+
+nlohmann::json LatentJson(int64_t vocab) {
+  return {{"architectures", {"DeepseekV3ForCausalLM"}},
+          {"hidden_size", Latents::kHidden},
+          {"intermediate_size", Latents::kDenseIntermediate},
+          {"moe_intermediate_size", Latents::kIntermediate},
+          {"num_hidden_layers", Latents::kLayers},
+          {"num_attention_heads", Latents::kHeads},
+          {"num_key_value_heads", Latents::kHeads},
+          {"q_lora_rank", Latents::kQueryRank},
+          {"kv_lora_rank", Latents::kRank},
+          {"qk_nope_head_dim", Latents::kPlainDims},
+          {"qk_rope_head_dim", Latents::kRopeDims},
+          {"v_head_dim", Latents::kValueDims},
+          {"n_routed_experts", Latents::kExperts},
+          {"num_experts_per_tok", 3},
+          {"n_shared_experts", 1},
+          {"n_group", 4},
+          {"topk_group", 2},
+          {"scoring_func", "sigmoid"},
+          {"topk_method", "noaux_tc"},
+          {"norm_topk_prob", true},
+          {"routed_scaling_factor", 2.5},
+          {"first_k_dense_replace", 1},
+          {"num_nextn_predict_layers", 1},
+          {"max_position_embeddings", 4096},
+          {"rms_norm_eps", 1e-6},
+          {"rope_theta", 10000.0},
+          {"rope_scaling",
+           {{"type", "yarn"},
+            {"factor", 16},
+            {"original_max_position_embeddings", 256},
+            {"beta_fast", 32},
+            {"beta_slow", 1},
+            {"mscale", 1.0},
+            {"mscale_all_dim", 1.0}}},
+          {"vocab_size", vocab},
+          {"eos_token_id", 1},
+          {"bos_token_id", 0},
+          {"torch_dtype", "bfloat16"}};
+}
+
+}  // namespace
+
+void WriteLatentModel(const std::string& folder) {
+  const int64_t vocab = BundledVocab();
+  ModelWriter writer;
+  writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
+  for (int64_t layer = 0; layer < Latents::kLayers; ++layer) AddLatentLayer(writer, layer);
+  // Of the layer that predicts further tokens, which is not used.
+  writer.Norm(fmt::format("model.layers.{}.enorm", Latents::kLayers), Latents::kHidden);
+  writer.Norm("model.norm", Latents::kHidden);
+  writer.Matrix("lm_head", vocab, Latents::kHidden);
+  writer.Write(LatentJson(vocab), folder);
+}
+
+}  // namespace penstock

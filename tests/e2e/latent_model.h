@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace penstock {
+
+// The bytes that the cache of WriteLatentModel's model has of a token: 3 layers with a latent of 64
+// and a key of 16, in bf16.
+inline constexpr uint64_t kLatentTokenBytes = 3 * (64 + 16) * 2;
+
+// Writes a small random model with multi-head latent attention and groups of experts (DeepSeek-V3,
+// whose first layer is dense, with yarn) and the bundled model's tokenizer to `folder`.
+void WriteLatentModel(const std::string& folder);
+
+}  // namespace penstock
