@@ -25,6 +25,7 @@ constexpr LayerNames kGptOss = {.gate_up = "gate_up_proj",
                                 .router = "router",
                                 .experts_together = true,
                                 .gpt_oss_experts = true};
+
 constexpr LayerNames kSharedExperts = {.shared = "shared_experts"};
 
 constexpr LayerNames kNeoX = {.layers = "gpt_neox.layers.",

@@ -327,7 +327,8 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
       .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
       .scale = AttentionScale(config),
       .cap = config.attention_cap,
-      .sinks = weights_.layers[layer].sinks,
+      .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
+                                      : std::span<const float>(),
       .sequences = batch.sequences,
       .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
