@@ -181,7 +181,7 @@ TEST_F(LatentTest, SmallPoolsAndTiers) {
 TEST_F(LatentTest, SaysWhatLatentsDoNotHave) {
   for (const auto& [flag, error] : {std::pair("--kv_format=f8", "latents, which are always bf16"),
                                     {"--kv_format=i4r", "latents, which are always bf16"},
-                                    {"--kv_eviction=snapkv", "without latents"}}) {
+                                    {"--kv_eviction=snapkv", "attention sinks and latents"}}) {
     Process worker({"penstock-prefill", "--model=" + folder_.path(), "--listen=127.0.0.1:0", flag},
                    folder_.path() + "/log");
     EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0) << flag;
