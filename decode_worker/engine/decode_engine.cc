@@ -281,11 +281,13 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
     // A choice earlier in the batch may have ended the session.
     if (running_.Has(batch[i])) Advance(running_.at(batch[i]), first_outputs[i]);
   }
+  std::optional<double> seconds;
   if (prefill) {
     AdvancePrefill(completes ? outputs_.at(rows) : StepOutput{});
   } else {
-    speculator_.MeasureStep(static_cast<int64_t>(rows), Milliseconds(clock_.Now() - begun) / 1000);
+    seconds = Milliseconds(clock_.Now() - begun) / 1000;
   }
+  speculator_.EndStep(static_cast<int64_t>(rows), seconds);
   return absl::OkStatus();
 }
 

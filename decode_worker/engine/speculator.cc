@@ -69,9 +69,9 @@ DraftOffers Speculator::OffersOf(DecodeSequence& sequence) const {
   return offers;
 }
 
-void Speculator::MeasureStep(int64_t rows, double seconds) {
-  cost_.Add(rows, seconds);
-  ++steps_measured_;
+void Speculator::EndStep(int64_t rows, std::optional<double> seconds) {
+  if (seconds) cost_.Add(rows, *seconds);
+  ++steps_;
 }
 
 uint32_t Speculator::CountChecked(DecodeSequence& sequence, size_t tokens) {

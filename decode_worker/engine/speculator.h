@@ -4,6 +4,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -45,8 +46,9 @@ class Speculator {
   void Begin(DecodeSequence& sequence, std::span<const uint32_t> tokens) const;
   // Chooses the guesses that the next step checks.
   void Plan(const Batch& batch);
-  // A step with `rows` rows, guesses included, has taken `seconds`.
-  void MeasureStep(int64_t rows, double seconds);
+  // A step has ended. `seconds`: what its `rows` rows took, guesses included; nullopt: it computed
+  // a prompt's tokens, too.
+  void EndStep(int64_t rows, std::optional<double> seconds);
   // Forgets the guesses of a step that has checked them: all tokens that it gave the sequence but
   // the last were guessed right. Returns the number of wrong guesses.
   uint32_t CountChecked(DecodeSequence& sequence, size_t tokens);
@@ -78,7 +80,7 @@ class Speculator {
   const Options options_;
   DraftModel* draft_;  // null: there is none, or it has failed
   StepCost cost_;      // of the target's steps
-  int64_t steps_measured_ = 0;
+  int64_t steps_ = 0;
   std::array<Counts, 2> counts_;  // by Drafter
 };
 

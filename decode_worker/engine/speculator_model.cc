@@ -15,7 +15,7 @@ namespace {
 constexpr double kMargin = 3;
 // The time of a part of that computation, in steps of the target.
 constexpr double kCatchUpSteps = 2;
-// The target's steps whose times are measured before the draft model's are compared with them.
+// The target's steps before the draft model's times are compared with theirs.
 constexpr int64_t kFirstSteps = 4;
 // An answer of which nothing is known goes on for this many tokens. Later it is expected to become
 // twice as long as it is.
@@ -32,11 +32,11 @@ std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
 // Guesses of the draft model are computed here, if they pay.
 DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers) {
   const StepCost model = draft_->CostOf(cost_);
-  if (steps_measured_ >= kFirstSteps) CatchUpOne(batch, offers, model);
+  if (steps_ >= kFirstSteps) CatchUpOne(batch, offers, model);
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     const auto& context = batch.sequences.at(batch.ids[i]).context;
     const bool ready = context != nullptr && DraftModel::Ready(*context);
-    if (!ready || steps_measured_ < kFirstSteps) offers[i].model = {};
+    if (!ready || steps_ < kFirstSteps) offers[i].model = {};
   }
   DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.rows);
   if (draft_ != nullptr) GuessByModel(batch, plan.choices);
