@@ -51,14 +51,10 @@ TEST_F(DraftModelEngineTest, OneSequenceTakesFewSteps) {
 
 TEST_F(DraftModelEngineTest, AWrongModelChangesNothing) {
   draft_runner_.errs_at = 3;
-  std::atomic<bool> all_came = false;  // the batches do not depend on the machine either
-  runner_.before_step = [&] { all_came.wait(false); };
+  HoldSteps();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
-  for (TestSession& session : sessions) source_->Add(session);
-  all_came = true;
-  all_came.notify_one();
-  for (TestSession& session : sessions) ExpectExact(session);
+  Serve(sessions);
   EXPECT_GT(right(), 300);
   EXPECT_LT(right(), checked());
 }

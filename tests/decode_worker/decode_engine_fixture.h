@@ -326,12 +326,20 @@ class DecodeEngineTest : public ::testing::Test {
 
   void Serve(std::vector<TestSession>& sessions) {
     for (TestSession& session : sessions) source_->Add(session);
+    all_came_ = true;
+    all_came_.notify_one();
     for (TestSession& session : sessions) ExpectExact(session);
+  }
+  // Called before Make: the first step waits for the sessions of Serve, so that batches do not
+  // depend on how fast they come.
+  void HoldSteps() {
+    runner_.before_step = [this] { all_came_.wait(false); };
   }
 
   int32_t draft_tokens_ = 0;  // no speculation
   bool ngrams_ = true;
-  int64_t draft_blocks_ = 0;  // no draft model
+  int64_t draft_blocks_ = 0;            // no draft model
+  std::atomic<bool> all_came_ = false;  // the sessions of Serve
   SteadyClock clock_;
   const Clock* engine_clock_ = &clock_;
   HashRunner runner_;

@@ -42,7 +42,7 @@ TEST_F(DecodeEngineTest, WithoutATierSessionsWaitForAdmission) {
 // Some have room to be swapped out, and others take all that they need at once.
 TEST_F(DecodeEngineTest, WithLittleRoomToSwapAllEnd) {
   Make(90, 60);
-  std::vector<TestSession> sessions = Mixed(60, 80, 5);
+  std::vector<TestSession> sessions = Mixed(120, 80, 5);
   Serve(sessions);
   EXPECT_GT(engine_->preemptions(), 0);
 }
