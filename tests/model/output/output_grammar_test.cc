@@ -253,7 +253,7 @@ TEST(OutputGrammar, ActsBehindReasoning) {
     const std::string begin(notation.begin), end(notation.end);
     OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = &notation};
     Answer answer(GrammarOf(rules));
-    EXPECT_TRUE(answer.Write(begin + "no? maybe " + begin));
+    EXPECT_TRUE(answer.Write(fmt::format("{0}no? maybe {0}", begin)));
     EXPECT_FALSE(answer.MayEnd());
     EXPECT_TRUE(answer.Write(end + "\n\nyes"));
     EXPECT_TRUE(answer.MayEnd());

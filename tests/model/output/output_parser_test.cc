@@ -1,5 +1,6 @@
 #include "model/output/output_parser.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <random>
@@ -115,8 +116,9 @@ TEST(OutputParser, MakesJsonOfParameters) {
   for (const char* name : {"qwen3-coder", "glm-4.5"}) {
     const CallNotation& notation = *CallNotationOf(name);
     const auto parameter = [&](const std::string& key, const std::string& value) {
-      return std::string(notation.key_begin) + key + std::string(notation.key_end) + value +
-             std::string(notation.value_end);
+      return fmt::format("{}{}{}{}{}", std::string_view(notation.key_begin), key,
+                         std::string_view(notation.key_end), value,
+                         std::string_view(notation.value_end));
     };
     const std::string written = parameter("text", "a \"b\" \\ \n</tool_call>\n\t é") +
                                 parameter("n", R"({"x": [1, "</"]})");
@@ -183,20 +185,20 @@ TEST(OutputParser, SplitsReasoning) {
     for (const bool begun : {false, true}) {
       const OutputParts parts{.reasoning = &notation, .reasoning_begun = begun};
       const std::string text =
-          (begun ? "" : "\n" + begin) + "\n\na\n\nb < c\n" + end + "\n\nYes.\n";
+          fmt::format("{}\n\na\n\nb < c\n{}\n\nYes.\n", begun ? "" : "\n" + begin, end);
       EXPECT_EQ(PartsOf(parts, text), (std::vector<OutputPiece>{{Kind::kReasoning, "a\n\nb < c"},
                                                                 {Kind::kContent, "Yes.\n"}}));
       ExpectSameForAllCuts(parts, text);
     }
     const OutputParts parts{.reasoning = &notation};
-    const std::string later = "No " + begin + "x" + end;
+    const std::string later = fmt::format("No {}x{}", begin, end);
     EXPECT_EQ(PartsOf(parts, later), (std::vector<OutputPiece>{{Kind::kContent, later}}));
     ExpectSameForAllCuts(parts, later);
-    const std::string empty = begin + "\n\n" + end + "\n\nYes.";
+    const std::string empty = fmt::format("{}\n\n{}\n\nYes.", begin, end);
     EXPECT_EQ(PartsOf(parts, empty), (std::vector<OutputPiece>{{Kind::kContent, "Yes."}}));
     const std::string cut = begin + "not yet";
     EXPECT_EQ(PartsOf(parts, cut), (std::vector<OutputPiece>{{Kind::kReasoning, "not yet"}}));
-    ExpectSameForAllCuts(parts, std::string(80, ' ') + begin + "x" + end);
+    ExpectSameForAllCuts(parts, fmt::format("{:80}{}x{}", "", begin, end));
   }
 }
 
