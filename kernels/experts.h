@@ -21,7 +21,8 @@ struct RouteArgs {
   bool normalise = false;          // the weights of a token's experts add up to 1, before `scale`
   bool sigmoid = false;            // an expert's weight is the sigmoid of its score, not a softmax
   View<const float, 1> choice_bias = {};  // [experts], or null: decides the choice, but no weight
-  // The experts lie in so many groups of equal size. All but the kept_groups best are left out.
+  // The experts form `groups` groups of equal size. A token uses experts of its best `kept_groups`
+  // groups only.
   int32_t groups = 1;
   int32_t kept_groups = 1;  // they have at least as many experts as a token needs
   float scale = 1;          // of all weights

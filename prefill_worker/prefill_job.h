@@ -60,7 +60,7 @@ struct PrefillJob {
   int64_t Blocks(const KvLayout& layout, int32_t chunk_tokens) const;
   // True if it needs more on its way, in the place of those that its window has passed.
   bool Exchanges(const KvLayout& layout, int32_t chunk_tokens) const;
-  // False if no choice can have a second token, so that nobody needs the KV.
+  // False if every choice ends with its first token: then no decode worker needs the KV.
   bool IsDecoded() const { return stop.tokens_max > 1 || candidates > 0; }
   // The leading blocks that may come from the cache.
   int64_t CachedBlocksMax(const KvLayout& layout) const;

@@ -31,7 +31,7 @@ class Speculator {
   };
   using Sequences = std::map<uint64_t, DecodeSequence>;  // by id
 
-  // What Plan chooses guesses for.
+  // The sequences of one step, for Plan.
   struct Batch {
     std::span<const uint64_t> ids;  // of the step's sequences
     Sequences& sequences;           // all that run

@@ -118,7 +118,8 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
   if (!attention)
-    return FailedPrecondition("the model has sliding windows or latents: nothing can be evicted");
+    return FailedPrecondition(
+        "the model has sliding windows, attention sinks or latents: nothing can be evicted");
   const EvictionRule rule = RuleOf(eviction);
   PagedKv both = kv_[0];
   both.blocks *= 2;

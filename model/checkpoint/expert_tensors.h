@@ -18,7 +18,7 @@ namespace penstock {
 //   P.experts.gate_up_proj_scales     P.experts.e.gate_up_proj.scales
 //   P.experts.gate_proj.weight, bias  P.experts.e.gate_proj.weight, bias
 
-// Whether this is the name of such a tensor.
+// True for the name of a tensor of all experts, as in the left column.
 bool HasAllExperts(std::string_view name);
 
 // The tensors of the experts, in order: parts of the same bytes. INVALID_ARGUMENT names the tensor

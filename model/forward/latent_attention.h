@@ -22,7 +22,7 @@ class LatentAttention {
   // Needs no memory for a model without latents.
   LatentAttention(const ModelConfig& config, const Exec& exec, int64_t max_tokens);
 
-  // What both products of a layer's input take.
+  // The arguments of Append.
   struct Input {
     const LayerWeights& layer;
     View<const float, 2> rows;  // [tokens, hidden]

@@ -7,10 +7,10 @@
 
 namespace penstock {
 
-// What sentence-transformers' files say of a model with ARCHITECTURE.pooling_type: modules.json, a
-// transformer, a pooling and a normalisation, which llama.cpp does as well; and 1_Pooling's
-// config.json. NOT_FOUND without such a key, or if it says that nothing is pooled; INVALID_ARGUMENT
-// names it for a type that is not known.
+// The text of modules.json, and of 1_Pooling's config.json, that sentence-transformers would have
+// for a model with the key ARCHITECTURE.pooling_type: a transformer, a pooling and a normalisation,
+// as llama.cpp computes it. NOT_FOUND if the key is absent or says that nothing is pooled;
+// INVALID_ARGUMENT names the key if its value is not known.
 absl::StatusOr<std::string> GgufModulesJson(const GgufFile& file);
 absl::StatusOr<std::string> GgufPoolingJson(const GgufFile& file);
 

@@ -66,7 +66,7 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
   CountFailure(attempt, failure.side);
   Close(number);
   CancelCalls(number);
-  // Whether a worker has hidden states is not known when it is chosen.
+  // Placement does not know which workers have hidden states.
   if (request_.answer.embedding && absl::IsUnimplemented(failure.status)) {
     return FinishWith(WithDetail(FailedPrecondition("{}", Message(failure.status)),
                                  {.field = "output.embedding"}));
