@@ -156,6 +156,23 @@ class PrefillEngineTest : public ::testing::Test {
     EXPECT_TRUE(engine_->Submit(std::move(job)).ok());
     return sink;
   }
+  void StartHandoff(const HandoffKey& key) {
+    ASSERT_TRUE(sender_
+                    .Start({.key = key,
+                            .tokens = kPromptBlocks * 16,
+                            .channel = std::make_shared<SilentChannel>(),
+                            .on_committed = [](const KvSendStats&) {},
+                            .on_failed = [](const absl::Status&) {},
+                            .on_credited = [this] { engine_->OnCredited(); }})
+                    .ok());
+  }
+  // As the decode worker does.
+  void GiveCredit(const HandoffKey& key) {
+    v1::HandoffReceiverMessage message;
+    SetSessionKey(key, message.mutable_key());
+    message.mutable_credit()->set_wire_address(wire_->address());
+    sender_.OnControl(key, message);
+  }
   // The engine has made the turn that follows the `before`-th beat, and waits.
   void AwaitIdle(uint64_t before) {
     while (progress_.beats() <= before) std::this_thread::yield();
@@ -210,20 +227,10 @@ TEST_F(PrefillEngineTest, CreditWakesTheEngine) {
   const HandoffKey key{.session = 5};
   AwaitIdle(0);
   const uint64_t before = progress_.beats();
-  ASSERT_TRUE(sender_
-                  .Start({.key = key,
-                          .tokens = kPromptBlocks * 16,
-                          .channel = std::make_shared<SilentChannel>(),
-                          .on_committed = [](const KvSendStats&) {},
-                          .on_failed = [](const absl::Status&) {},
-                          .on_credited = [this] { engine_->OnCredited(); }})
-                  .ok());
+  StartHandoff(key);
   const auto sink = Submit(key);
   AwaitIdle(before);
-  v1::HandoffReceiverMessage message;
-  SetSessionKey(key, message.mutable_key());
-  message.mutable_credit()->set_wire_address(wire_->address());
-  sender_.OnControl(key, message);
+  GiveCredit(key);
   const auto first = sink->Await();
   ASSERT_TRUE(first.ok()) << first.status();
 }
@@ -325,18 +332,8 @@ TEST_F(PrefillEngineTest, ARunnerWithoutHiddenStatesRefusesThem) {
 TEST_F(PrefillEngineTest, NoKvIsSentForOneToken) {
   Make();
   const HandoffKey key{.session = 5};
-  ASSERT_TRUE(sender_
-                  .Start({.key = key,
-                          .tokens = kPromptBlocks * 16,
-                          .channel = std::make_shared<SilentChannel>(),
-                          .on_committed = [](const KvSendStats&) {},
-                          .on_failed = [](const absl::Status&) {},
-                          .on_credited = [this] { engine_->OnCredited(); }})
-                  .ok());
-  v1::HandoffReceiverMessage message;
-  SetSessionKey(key, message.mutable_key());
-  message.mutable_credit()->set_wire_address(wire_->address());
-  sender_.OnControl(key, message);
+  StartHandoff(key);
+  GiveCredit(key);
   for (int32_t i = 0; i < 2; ++i) {  // computed, and then cached
     ASSERT_TRUE(Submit(key)->Await().ok());
     while (engine_->prompts() > 0) std::this_thread::yield();
