@@ -47,6 +47,7 @@ class DecodeRole final : public EngineRole {
                  .draft_tokens = static_cast<int32_t>(options.draft_tokens),
                  .draft_rows = static_cast<int32_t>(options.draft_rows),
                  .ngrams = options.ngrams,
+                 .random_drafts = options.random_drafts,
                  .on_room = [this] { receiver_.OnBlocksFreed(); },
                  .on_turn = [this] { OnTurn(); }}),
         service_({.gate = gate_,

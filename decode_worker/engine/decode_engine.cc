@@ -41,6 +41,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       speculator_({.tokens = options_.draft_tokens,
                    .rows = options_.draft_rows,
                    .ngrams = options_.ngrams,
+                   .random = options_.random_drafts,
                    .draft = parts.draft,
                    .progress = options_.progress}) {}
 

@@ -51,7 +51,8 @@ class DecodeEngine {
     // step's are rows that the runner has room for. 0: none.
     int32_t draft_tokens = 0;
     int32_t draft_rows = 0;
-    bool ngrams = true;  // guess from the sequence's own tokens
+    bool ngrams = true;          // guess from the sequence's own tokens
+    bool random_drafts = false;  // for tests: check any number of guesses
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine
     // thread; may be empty.
     std::function<void()> on_room;

@@ -24,11 +24,16 @@ void Speculator::Plan(const Batch& batch) {
   if (!on() || batch.ids.empty()) return;
   std::vector<DraftOffers> offers;
   for (const uint64_t id : batch.ids) offers.push_back(OffersOf(batch.sequences.at(id)));
-  const DraftPlan plan = draft_ == nullptr ? ChooseDrafts(offers, {.target = cost_}, options_.rows)
-                                           : PlanWithModel(batch, std::move(offers));
+  const DraftPlan plan =
+      draft_ == nullptr ? Choose(offers, nullptr) : PlanWithModel(batch, std::move(offers));
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     TakeGuesses(batch, batch.sequences.at(batch.ids[i]), plan.choices[i]);
   }
+}
+
+DraftPlan Speculator::Choose(std::span<const DraftOffers> offers, const StepCost* model) {
+  if (options_.random) return RandomDrafts(offers, options_.rows, random_);
+  return ChooseDrafts(offers, {.target = cost_, .model = model}, options_.rows);
 }
 
 void Speculator::TakeGuesses(const Batch& batch, DecodeSequence& sequence,

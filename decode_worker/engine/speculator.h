@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -26,6 +27,7 @@ class Speculator {
     int32_t tokens = 0;            // of a sequence, guessed for one step; 0: none
     int32_t rows = 0;              // guesses of a step
     bool ngrams = true;            // guess from the sequence's own tokens
+    bool random = false;           // for tests: check any number of guesses
     DraftModel* draft = nullptr;   // outlives the speculator; null: there is none
     Progress* progress = nullptr;  // beats with every step of the draft model; may be null
   };
@@ -65,12 +67,14 @@ class Speculator {
 
   const Counts& CountsOf(Drafter by) const { return counts_[static_cast<size_t>(by)]; }
   DraftOffers OffersOf(DecodeSequence& sequence) const;
+  DraftPlan Choose(std::span<const DraftOffers> offers, const StepCost* model);
   int32_t GuessesMax(const DecodeSequence& sequence) const;
   static void TakeGuesses(const Batch& batch, DecodeSequence& sequence, const DraftChoice& choice);
 
   // speculator_model.cc: the draft model.
   DraftPlan PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers);
   void CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers, const StepCost& model);
+  bool CatchUpPays(const DecodeSequence& sequence, double saved, double step) const;
   static double TokensToCome(const DecodeSequence& sequence);
   bool BeginCatchUp(const Batch& batch, DecodeSequence& sequence);
   void GuessByModel(const Batch& batch, std::span<const DraftChoice> choices);
@@ -81,6 +85,7 @@ class Speculator {
   DraftModel* draft_;  // null: there is none, or it has failed
   StepCost cost_;      // of the target's steps
   int64_t steps_ = 0;
+  std::mt19937 random_{1};        // for Options::random only
   std::array<Counts, 2> counts_;  // by Drafter
 };
 

@@ -38,7 +38,7 @@ DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers>
     const bool ready = context != nullptr && DraftModel::Ready(*context);
     if (!ready || steps_ < kFirstSteps) offers[i].model = {};
   }
-  DraftPlan plan = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.rows);
+  DraftPlan plan = Choose(offers, &model);
   if (draft_ != nullptr) GuessByModel(batch, plan.choices);
   return plan;
 }
@@ -47,16 +47,14 @@ DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers>
 // has its KV.
 void Speculator::CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers,
                             const StepCost& model) {
-  const DraftPlan wish = ChooseDrafts(offers, {.target = cost_, .model = &model}, options_.rows);
+  const DraftPlan wish = Choose(offers, &model);
   const double step = cost_.Seconds(static_cast<int64_t>(batch.ids.size()));
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);
     const DraftChoice& choice = wish.choices[i];
     if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
-    const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
-    const double tokens = TokensToCome(sequence) - cost / (kCatchUpSteps * step);
-    if (wish.saved * tokens * step / static_cast<double>(batch.ids.size()) < kMargin * cost)
-      continue;
+    const double saved = wish.saved / static_cast<double>(batch.ids.size());
+    if (!options_.random && !CatchUpPays(sequence, saved, step)) continue;
     if (!BeginCatchUp(batch, sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
     Beat();
@@ -66,6 +64,13 @@ void Speculator::CatchUpOne(const Batch& batch, std::span<const DraftOffers> off
     }
     return;
   }
+}
+
+// `saved`: the expected share of the time of each of its tokens. `step`: the seconds of a step.
+bool Speculator::CatchUpPays(const DecodeSequence& sequence, double saved, double step) const {
+  const double cost = draft_->CatchUpSeconds(*sequence.context, cost_);
+  const double tokens = TokensToCome(sequence) - cost / (kCatchUpSteps * step);
+  return saved * tokens * step >= kMargin * cost;
 }
 
 double Speculator::TokensToCome(const DecodeSequence& sequence) {

@@ -90,4 +90,18 @@ DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& co
   return plan;
 }
 
+DraftPlan RandomDrafts(std::span<const DraftOffers> offers, int32_t rows_max,
+                       std::mt19937& random) {
+  DraftPlan plan;
+  for (const DraftOffers& offer : offers) {
+    const bool model = offer.model.tokens > 0 && (offer.ngram.tokens == 0 || random() % 2 == 0);
+    const int32_t most = std::min(model ? offer.model.tokens : offer.ngram.tokens, rows_max);
+    const auto tokens = static_cast<int32_t>(random() % (static_cast<uint32_t>(most) + 1));
+    plan.choices.push_back(
+        {.drafter = model ? Drafter::kModel : Drafter::kNgram, .tokens = tokens});
+    rows_max -= tokens;
+  }
+  return plan;
+}
+
 }  // namespace penstock

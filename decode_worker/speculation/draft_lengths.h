@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <random>
 #include <span>
 #include <vector>
 
@@ -52,5 +53,8 @@ struct DraftPlan {
 // entry for each sequence of the step.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max);
+
+// For tests: any drafter and any number of tokens within each offer and `rows_max`.
+DraftPlan RandomDrafts(std::span<const DraftOffers> offers, int32_t rows_max, std::mt19937& random);
 
 }  // namespace penstock

@@ -78,6 +78,7 @@ TEST(Embeddings, AreThoseOfOneProcess) {
     });
   }
   clients.clear();
+  uint32_t cached = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::vector<float> hidden = local.HiddenState(requests[i].prompt);
     const auto width = static_cast<uint32_t>(hidden.size());
@@ -90,10 +91,9 @@ TEST(Embeddings, AreThoseOfOneProcess) {
       EXPECT_EQ(answer.usage().prompt_tokens(), requests[i].prompt.size());
       EXPECT_EQ(answer.usage().completion_tokens(), 0u);
     }
-    if (requests[i].prompt.size() > 64) {
-      EXPECT_GT(again[i].usage().cached_tokens(), 0u);
-    }
+    cached += again[i].usage().cached_tokens();
   }
+  EXPECT_GT(cached, 0u);  // The other prefill worker may compute one again.
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 

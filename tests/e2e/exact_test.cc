@@ -94,11 +94,12 @@ TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
 // everywhere.
 TEST(ExactTest, SpeculationChangesNoToken) {
   LocalGenerator local(ModelFolder());
-  Cluster cluster({.prefill = 2,
-                   .decode = 2,
-                   .prefill_flags = {"--random_chunks"},
-                   .decode_flags = {"--speculation=ngram", "--max_draft_tokens=6"},
-                   .first_decode_flags = {"--kv_memory=12MiB", "--max_batch=5"}});
+  Cluster cluster(
+      {.prefill = 2,
+       .decode = 2,
+       .prefill_flags = {"--random_chunks"},
+       .decode_flags = {"--speculation=ngram", "--max_draft_tokens=6"},
+       .first_decode_flags = {"--kv_memory=12MiB", "--max_batch=5", "--random_drafts"}});
   const auto vocab = local.vocab();
   std::vector<TestRequest> requests = MakeRequests(64, 600, vocab, 31);
   for (size_t r = 0; r < requests.size(); ++r) {
@@ -116,11 +117,9 @@ TEST(ExactTest, SpeculationChangesNoToken) {
   grammars.ConstrainSome(requests);
   SearchSome(requests);
   ExpectExact(cluster, requests, local);
-  for (WorkerProcess& worker : cluster.decode()) {
-    const auto state = worker.State();
-    EXPECT_GT(state->draft_tokens_accepted(), 0u);
-    EXPECT_GT(state->draft_tokens(), state->draft_tokens_accepted());
-  }
+  const auto state = cluster.decode()[0].State();  // The other may find that guesses do not pay.
+  EXPECT_GT(state->draft_tokens_accepted(), 0u);
+  EXPECT_GT(state->draft_tokens(), state->draft_tokens_accepted());
 }
 
 // The bundled model with weights of four bits guesses for a model of the same logits that takes
@@ -133,7 +132,7 @@ class DraftModelTest : public testing::Test {
     return {.model = folder_.path(),
             .decode = 2,
             .decode_flags = {"--draft_model=" + ModelFolder(), "--draft_weights=int4",
-                             "--max_draft_tokens=6"},
+                             "--max_draft_tokens=6", "--random_drafts"},
             .first_decode_flags = std::move(first_decode_flags)};
   }
 

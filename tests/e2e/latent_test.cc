@@ -93,11 +93,12 @@ class LatentTest : public ::testing::Test {
 };
 
 TEST_F(LatentTest, ManyPromptsOverTwoByTwoWorkers) {
-  Cluster cluster({.model = folder_.path(),
-                   .prefill = 2,
-                   .decode = 2,
-                   .prefill_flags = {"--random_chunks"},
-                   .decode_flags = {"--speculation=ngram", "--max_draft_tokens=4"}});
+  Cluster cluster(
+      {.model = folder_.path(),
+       .prefill = 2,
+       .decode = 2,
+       .prefill_flags = {"--random_chunks"},
+       .decode_flags = {"--speculation=ngram", "--max_draft_tokens=4", "--random_drafts"}});
   std::vector<TestRequest> requests = MakeRequests(32, 1200, Local().vocab(), 71);
   for (size_t r = 0; r < requests.size(); r += 4) requests[r].choices = 3;
   CheckAtOnce(cluster, requests);

@@ -109,7 +109,7 @@ TEST_F(WindowTest, ManyAtOnceWithSmallPools) {
                      .decode = 2,
                      .prefill_flags = {"--random_chunks", "--chunk_tokens=128", Pool(64), dram},
                      .decode_flags = {Pool(70), dram, "--max_batch=5", "--speculation=ngram",
-                                      "--max_draft_tokens=6"}});
+                                      "--max_draft_tokens=6", "--random_drafts"}});
     std::vector<TestRequest> requests = MakeRequests(36, 1500, local_->vocab(), 21);
     for (size_t r = 0; r < requests.size(); ++r) {
       TestRequest& request = requests[r];

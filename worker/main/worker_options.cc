@@ -130,7 +130,8 @@ DecodeRoleOptions DecodeOptionsOf(const v1::WorkerConfig& config) {
           .max_waiting = config.max_waiting(),
           .draft_tokens = DraftRowsOf(config) > 0 ? config.max_draft_tokens() : 0,
           .draft_rows = DraftRowsOf(config),
-          .ngrams = config.speculation() == "ngram"};
+          .ngrams = config.speculation() == "ngram",
+          .random_drafts = config.random_drafts()};
 }
 
 void LoadKernelsAtStart(const v1::WorkerConfig& config) {

@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <numeric>
+#include <random>
+#include <set>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -166,6 +169,29 @@ TEST(DraftLengths, TheBetterGuessIsChecked) {
   const auto without = ChooseDrafts(offers, {.target = target, .model = &dear}, 64);
   EXPECT_EQ(without.choices[1].drafter, Drafter::kNgram);
   EXPECT_GT(without.choices[1].tokens, 0);
+}
+
+TEST(RandomDraftsTest, StayWithinTheOffersAndTheRows) {
+  const std::vector<DraftOffers> offers = {{.ngram = {.tokens = 3}},
+                                           {.model = {.tokens = 5}},
+                                           {.ngram = {.tokens = 2}, .model = {.tokens = 4}},
+                                           {}};
+  std::mt19937 random(7);
+  std::set<std::pair<Drafter, int32_t>> seen;  // of the sequence with two offers
+  for (int i = 0; i < 500; ++i) {
+    const DraftPlan plan = RandomDrafts(offers, /*rows_max=*/9, random);
+    ASSERT_EQ(plan.choices.size(), offers.size());
+    int32_t rows = 0;
+    for (size_t s = 0; s < offers.size(); ++s) {
+      const auto& [drafter, tokens] = plan.choices[s];
+      const bool model = drafter == Drafter::kModel;
+      EXPECT_LE(tokens, model ? offers[s].model.tokens : offers[s].ngram.tokens);
+      rows += tokens;
+    }
+    EXPECT_LE(rows, 9);
+    seen.emplace(plan.choices[2].drafter, plan.choices[2].tokens);
+  }
+  EXPECT_EQ(seen.size(), 3u + 5u);  // none to all tokens of either
 }
 
 }  // namespace
