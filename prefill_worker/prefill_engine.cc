@@ -260,10 +260,10 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
     AddSteps(chunk, steps);
     tokens += chunk.tokens;
   }
-  const bool evicts =
-      std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) { return Evicts(chunk); });
+  const bool observes =
+      std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) { return Observes(chunk); });
   const std::function<void(int32_t, View<const float, 2>)> on_queries =
-      [&](int32_t layer, View<const float, 2> queries) { EvictLayer(chunks, layer, queries); };
+      [&](int32_t layer, View<const float, 2> queries) { ObserveLayer(chunks, layer, queries); };
   const TimePoint start = clock_.Now();
   absl::Status status = outputs_.Run(
       {.sequences = steps,
@@ -271,7 +271,7 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
        .logits = {},
        .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
        .layers_per_group = options_.layers_per_group,
-       .on_queries = evicts ? on_queries : nullptr});
+       .on_queries = observes ? on_queries : nullptr});
   const Duration step = clock_.Now() - start;
   CountCompute(chunks, step / tokens);
   MeasureTokenTime(step / tokens);

@@ -95,10 +95,10 @@ class PrefillEngine {
   bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);
   bool EndsPrompt(const PrefillChunk& chunk) const;
-  // Evictions (prefill_evictions.cc). True if the eviction is due behind the chunk.
-  bool Evicts(const PrefillChunk& chunk) const;
-  void EvictLayer(std::span<const PrefillChunk> chunks, int32_t layer,
-                  View<const float, 2> queries) const;
+  // Evictions (prefill_evictions.cc). True if the prompt's eviction needs the chunk's queries.
+  bool Observes(const PrefillChunk& chunk) const;
+  void ObserveLayer(std::span<const PrefillChunk> chunks, int32_t layer,
+                    View<const float, 2> queries);
   void SendEvicted(const PrefillChunk& chunk, int32_t first_layer, int32_t last_layer);
   void AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps);
   int32_t ScoredRows(const PrefillChunk& chunk) const;

@@ -1,25 +1,30 @@
 // PrefillEngine: prompts whose KV is evicted before it is sent.
 
+#include <utility>
+
 #include "prefill_worker/prefill_engine.h"
 
 namespace penstock {
 
-bool PrefillEngine::Evicts(const PrefillChunk& chunk) const {
+bool PrefillEngine::Observes(const PrefillChunk& chunk) const {
   const PromptEviction* eviction = prompts_.at(chunk.prompt).eviction.get();
-  return eviction != nullptr && chunk.begin + chunk.tokens == eviction->prompt_tokens();
+  return eviction != nullptr && eviction->Observes(chunk.begin + chunk.tokens);
 }
 
 // `queries` are those of the step's tokens, in the order of its chunks.
-void PrefillEngine::EvictLayer(std::span<const PrefillChunk> chunks, int32_t layer,
-                               View<const float, 2> queries) const {
-  int64_t end = 0;  // of the chunk's rows
+void PrefillEngine::ObserveLayer(std::span<const PrefillChunk> chunks, int32_t layer,
+                                 View<const float, 2> queries) {
+  int64_t row = 0;
   for (const PrefillChunk& chunk : chunks) {
-    end += chunk.tokens;
-    if (!Evicts(chunk)) continue;
-    const Prompt& prompt = prompts_.at(chunk.prompt);
-    const int64_t observed = prompt.eviction->observed();
-    prompt.eviction->EvictLayer(*attention_, pool_.view(), layer, prompt.table,
-                                {queries.row(end - observed), {observed, queries.dim(1)}});
+    const int64_t first = std::exchange(row, row + chunk.tokens);
+    if (!Observes(chunk)) continue;
+    Prompt& prompt = prompts_.at(chunk.prompt);
+    prompt.eviction->Observe(*attention_, pool_.view(),
+                             {.layer = layer,
+                              .end = chunk.begin + chunk.tokens,
+                              .whole = prompt.table,
+                              .kept = prompt.eviction->table(),
+                              .queries = {queries.row(first), {chunk.tokens, queries.dim(1)}}});
   }
 }
 

@@ -21,7 +21,9 @@ bool PrefillJob::Exchanges(const KvLayout& layout, int32_t chunk_tokens) const {
 int64_t PrefillJob::CachedBlocksMax(const KvLayout& layout) const {
   if (score_top) return 0;
   if (!eviction) return (static_cast<int64_t>(tokens.size()) - 1) / layout.block_tokens;
-  return (static_cast<int64_t>(prompt_tokens) - RuleOf(*eviction).observed) / layout.block_tokens;
+  const EvictionRule rule = RuleOf(*eviction);
+  if (rule.sums) return 0;
+  return (static_cast<int64_t>(prompt_tokens) - rule.observed) / layout.block_tokens;
 }
 
 }  // namespace penstock

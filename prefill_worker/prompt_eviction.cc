@@ -27,6 +27,9 @@ EvictionRule RuleOf(const KvEviction& eviction) {
       return {.scoring = KeyScoring::kAttention,
               .keep = {.keep = keep, .last = kSnapKvWindow, .pool = kSnapKvPool},
               .observed = kSnapKvWindow};
+    case KvEvictionMethod::kH2o:  // half of the budget for the recent tokens, as its authors do
+      return {
+          .scoring = KeyScoring::kGiven, .keep = {.keep = keep, .last = keep / 2}, .sums = true};
     case KvEvictionMethod::kTova:
       return {.scoring = KeyScoring::kLayerAttention, .keep = {.keep = keep, .last = 1}};
     case KvEvictionMethod::kKeyDiff:
@@ -52,22 +55,40 @@ void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
   for (const BlockRef& block : blocks_) table_.push_back(block.id());
 }
 
-void PromptEviction::EvictLayer(const EvictionAttention& attention, const PagedKv& kv,
-                                int32_t layer, std::span<const uint32_t> whole,
-                                View<const float, 2> queries) const {
-  PENSTOCK_CHECK_EQ(queries.dim(0), observed());
-  penstock::EvictLayer(attention.exec, {.keys = {.scoring = rule_.scoring,
-                                                 .kv = kv,
-                                                 .layer = layer,
-                                                 .blocks = whole,
-                                                 .tokens = prompt_tokens_,
-                                                 .queries = queries,
-                                                 .heads = attention.heads,
-                                                 .scale = attention.scale,
-                                                 .cap = attention.cap,
-                                                 .scores = {}},
-                                        .rule = rule_.keep,
-                                        .to = table_});
+bool PromptEviction::Observes(int32_t end) const {
+  return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
+}
+
+void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
+                             const ObservedLayer& chunk) {
+  PENSTOCK_CHECK_LE(chunk.end, prompt_tokens_);
+  const KeyScoresArgs keys = Scores(attention, kv, chunk);
+  if (rule_.sums) AddAttention(attention.exec, keys);
+  if (chunk.end < prompt_tokens_) return;
+  EvictLayer(attention.exec, {.keys = keys, .rule = rule_.keep, .to = chunk.kept});
+}
+
+KeyScoresArgs PromptEviction::Scores(const EvictionAttention& attention, const PagedKv& kv,
+                                     const ObservedLayer& chunk) {
+  const int64_t rows = chunk.queries.dim(0);
+  const int64_t observed = rule_.sums ? rows : rule_.observed;
+  PENSTOCK_CHECK_GE(rows, observed);
+  KeyScoresArgs keys{
+      .scoring = rule_.scoring,
+      .kv = kv,
+      .layer = chunk.layer,
+      .blocks = chunk.whole,
+      .tokens = chunk.end,
+      .queries = {chunk.queries.row(rows - observed), {observed, chunk.queries.dim(1)}},
+      .heads = attention.heads,
+      .scale = attention.scale,
+      .cap = attention.cap,
+      .scores = {}};
+  if (!rule_.sums) return keys;
+  const int64_t heads = kv.layout.kv_heads, one = heads * prompt_tokens_;
+  sums_.resize(static_cast<size_t>(one * kv.layout.layers));
+  keys.scores = {sums_.data() + chunk.layer * one, {heads, prompt_tokens_}};
+  return keys;
 }
 
 }  // namespace penstock

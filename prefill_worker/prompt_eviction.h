@@ -15,9 +15,19 @@ namespace penstock {
 struct EvictionRule {
   KeyScoring scoring = KeyScoring::kNone;
   KeepRule keep;
-  int32_t observed = 1;  // last tokens of the prompt whose queries the scoring takes
+  int32_t observed = 1;  // last tokens of the prompt whose queries the scoring takes at once
+  bool sums = false;  // the attention of all queries is summed, and no prefix may come from a cache
 };
 EvictionRule RuleOf(const KvEviction& eviction);
+
+// One layer of a chunk of a prompt, when the pages have its keys.
+struct ObservedLayer {
+  int32_t layer = 0;
+  int32_t end = 0;                  // of the chunk, in tokens of the prompt
+  std::span<const uint32_t> whole;  // the prompt's block table
+  std::span<const uint32_t> kept;   // that of what stays of the prompt
+  View<const float, 2> queries;     // of the chunk's tokens
+};
 
 // The eviction of one prompt: behind its last token, the KV that stays is copied layer by layer to
 // blocks of its own, while later layers are still being computed. The prompt's own blocks stay
@@ -38,16 +48,20 @@ class PromptEviction {
   std::span<const BlockRef> blocks() const { return blocks_; }
   std::span<const uint32_t> table() const { return table_; }
 
-  // Copies what stays of one layer. `whole` is the prompt's block table; `queries` are those of its
-  // last observed() tokens.
-  void EvictLayer(const EvictionAttention& attention, const PagedKv& kv, int32_t layer,
-                  std::span<const uint32_t> whole, View<const float, 2> queries) const;
+  // True if a chunk that ends with the prompt's token `end` must be shown to Observe.
+  bool Observes(int32_t end) const;
+  // Takes the queries of a chunk. With the last one, copies what stays of the layer.
+  void Observe(const EvictionAttention& attention, const PagedKv& kv, const ObservedLayer& chunk);
 
  private:
+  KeyScoresArgs Scores(const EvictionAttention& attention, const PagedKv& kv,
+                       const ObservedLayer& chunk);
+
   const int32_t prompt_tokens_;
   const EvictionRule rule_;
   std::vector<BlockRef> blocks_;
   std::vector<uint32_t> table_;
+  std::vector<float> sums_;  // [layers][kv_heads][prompt tokens], of EvictionRule::sums
 };
 
 }  // namespace penstock

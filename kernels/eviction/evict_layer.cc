@@ -38,9 +38,12 @@ void EvictLayer(const Exec& exec, const EvictLayerArgs& args) {
   const KvLayout& layout = args.keys.kv.layout;
   PENSTOCK_CHECK_GE(static_cast<int64_t>(args.to.size()), layout.BlocksFor(args.rule.keep));
   const int64_t tokens = args.keys.tokens;
-  std::vector<float> scores(static_cast<size_t>(layout.kv_heads * tokens));
+  std::vector<float> scores;
   KeyScoresArgs keys = args.keys;
-  keys.scores = {scores.data(), {layout.kv_heads, tokens}};
+  if (keys.scoring != KeyScoring::kGiven) {
+    scores.resize(static_cast<size_t>(layout.kv_heads * tokens));
+    keys.scores = {scores.data(), {layout.kv_heads, tokens}};
+  }
   ScoreKeys(exec, keys);
   ParallelFor(exec, layout.kv_heads, [&](int64_t head, int) {
     const std::span<const float> row(keys.scores.row(head), static_cast<size_t>(tokens));

@@ -10,7 +10,7 @@ namespace penstock {
 
 // One layer of a sequence of which `rule.keep` tokens stay.
 struct EvictLayerArgs {
-  KeyScoresArgs keys;            // `scores` may be empty
+  KeyScoresArgs keys;            // `scores` may be empty, except for kGiven
   KeepRule rule;                 // of every KV head
   std::span<const uint32_t> to;  // block table of the result; shares no block with keys.blocks
 };

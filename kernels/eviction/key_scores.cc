@@ -230,6 +230,7 @@ uint64_t Mix(uint64_t x) {
 }
 
 void ScoreHead(const KeyScoresArgs& args, int32_t kv_head) {
+  if (args.scoring == KeyScoring::kGiven) return;
   float* scores = args.scores.row(kv_head);
   std::fill_n(scores, args.tokens, 0.0f);
   switch (args.scoring) {
@@ -249,9 +250,16 @@ void ScoreHead(const KeyScoresArgs& args, int32_t kv_head) {
       }
       return;
     }
+    case KeyScoring::kGiven:
     case KeyScoring::kNone:
       return;
   }
+}
+
+void CheckQueries(const KeyScoresArgs& args) {
+  PENSTOCK_CHECK_EQ(args.heads % args.kv.layout.kv_heads, 0);
+  PENSTOCK_CHECK_GE(args.queries.dim(0), 1);
+  PENSTOCK_CHECK_LE(args.queries.dim(0), args.tokens);
 }
 
 void ShareAmongHeads(const KeyScoresArgs& args) {
@@ -273,14 +281,21 @@ void ScoreKeys(const Exec& exec, const KeyScoresArgs& args) {
   PENSTOCK_CHECK_GE(static_cast<int64_t>(args.blocks.size()), layout.BlocksFor(args.tokens));
   const bool observes =
       args.scoring == KeyScoring::kAttention || args.scoring == KeyScoring::kLayerAttention;
-  if (observes) {
-    PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
-    PENSTOCK_CHECK_GE(args.queries.dim(0), 1);
-    PENSTOCK_CHECK_LE(args.queries.dim(0), args.tokens);
-  }
+  if (observes) CheckQueries(args);
   ParallelFor(exec, layout.kv_heads,
               [&](int64_t head, int) { ScoreHead(args, static_cast<int32_t>(head)); });
   if (args.scoring == KeyScoring::kLayerAttention) ShareAmongHeads(args);
+}
+
+void AddAttention(const Exec& exec, const KeyScoresArgs& args) {
+  const KvLayout& layout = args.kv.layout;
+  PENSTOCK_CHECK_EQ(args.scores.dim(0), layout.kv_heads);
+  PENSTOCK_CHECK_GE(args.scores.dim(1), args.tokens);
+  PENSTOCK_CHECK_GE(static_cast<int64_t>(args.blocks.size()), layout.BlocksFor(args.tokens));
+  CheckQueries(args);
+  ParallelFor(exec, layout.kv_heads, [&](int64_t head, int) {
+    ObservedAttention(args, static_cast<int32_t>(head)).AddTo(args.scores.row(head));
+  });
 }
 
 }  // namespace penstock

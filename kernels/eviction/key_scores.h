@@ -24,6 +24,9 @@ enum class KeyScoring : uint8_t {
   kKeyNorm,
   // A hash of layer, head and slot: what a method must be better than.
   kRandom,
+  // Those that the caller has summed with AddAttention, of all queries so far (H2O, Zhang et al.,
+  // arXiv 2306.14048).
+  kGiven,
   // 0 for all: only KeepRule::first and last decide (StreamingLLM, Xiao et al., arXiv 2309.17453).
   kNone,
 };
@@ -43,12 +46,16 @@ struct KeyScoresArgs {
   int32_t heads = 0;      // a multiple of the layout's kv_heads
   float scale = 1.0f;     // of attention scores, and
   float cap = 0;          // their cap, as in AttentionArgs
-  View<float, 2> scores;  // out: [kv_heads, tokens]
+  View<float, 2> scores;  // out: [kv_heads, tokens]; for AddAttention, `tokens` or more
 };
 
 // Computes on the CPU. The scores do not depend on the number of threads, nor on the size of pages.
 // Attention within the sequence is causal; the keys of the observed tokens are part of the softmax
 // and get scores too.
 void ScoreKeys(const Exec& exec, const KeyScoresArgs& args);
+
+// Adds the attention of args.queries to `scores`, as kAttention sums it. Whether the queries of a
+// sequence come in one call or in several, in order, changes no bit of the sums.
+void AddAttention(const Exec& exec, const KeyScoresArgs& args);
 
 }  // namespace penstock

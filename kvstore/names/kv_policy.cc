@@ -55,7 +55,7 @@ std::vector<std::string_view> NamesOf(std::string_view text) {
 }  // namespace
 
 const std::vector<std::string>& KvEvictionNames() {
-  static const std::vector<std::string> kNames = {"snapkv",  "tova",      "keydiff",
+  static const std::vector<std::string> kNames = {"snapkv",  "h2o",       "tova",  "keydiff",
                                                   "keynorm", "streaming", "random"};
   return kNames;
 }

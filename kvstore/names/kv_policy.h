@@ -29,7 +29,15 @@ std::vector<std::string> LossyCodecsOf(const std::string& policy);
 
 // An eviction, "METHOD:TOKENS": at the end of prefill the KV of all but TOKENS tokens of the prompt
 // is dropped, so that the rest alone is sent, held and read.
-enum class KvEvictionMethod : uint8_t { kSnapKv, kTova, kKeyDiff, kKeyNorm, kStreaming, kRandom };
+enum class KvEvictionMethod : uint8_t {
+  kSnapKv,
+  kH2o,
+  kTova,
+  kKeyDiff,
+  kKeyNorm,
+  kStreaming,
+  kRandom
+};
 
 struct KvEviction {
   KvEvictionMethod method = KvEvictionMethod::kSnapKv;
@@ -48,8 +56,8 @@ inline constexpr uint32_t kKeepTokensMax = 1u << 20;
 // The last tokens of a prompt that an eviction may have computed in one step.
 inline constexpr uint32_t kObservedTokensMax = 32;
 
-// The names of all methods, in the order of KvEvictionMethod: "snapkv", "tova", "keydiff",
-// "keynorm", "streaming", "random".
+// The names of all methods, in the order of KvEvictionMethod: "snapkv", "h2o", "tova",
+// "keydiff", "keynorm", "streaming", "random".
 const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.

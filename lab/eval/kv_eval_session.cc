@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "kernels/cpu/kv_quant.h"
-#include "kernels/eviction/evict_layer.h"
 #include "prefill_worker/prompt_eviction.h"
 
 namespace penstock {
@@ -103,7 +103,6 @@ void KvEvalSession::CopySequence(int32_t index) {
   }
 }
 
-// The observed tokens are computed once more, for their queries; their KV gets the same bits.
 absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t index,
                                           PageDamage& damage) {
   const std::vector<uint32_t>& prompt = prompts_[static_cast<size_t>(index)];
@@ -120,33 +119,38 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   if (!attention)
     return FailedPrecondition(
         "the model has sliding windows, attention sinks or latents: nothing can be evicted");
-  const EvictionRule rule = RuleOf(eviction);
+  return Evict(eviction, *attention, index);
+}
+
+// The observed tokens are computed once more, for their queries; their KV gets the same bits.
+absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttention& attention,
+                                  int32_t index) {
+  const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
   PagedKv both = kv_[0];
   both.blocks *= 2;
   std::vector<uint32_t> kept(Table(index).begin(), Table(index).end());
   for (uint32_t& block : kept) block += static_cast<uint32_t>(kv_[0].blocks);
-  const size_t first = prompt.size() - static_cast<size_t>(rule.observed);
-  const SequenceStep step{.tokens = std::span(prompt).subspan(first),
-                          .position = static_cast<int32_t>(first),
-                          .blocks = Table(index)};
-  const auto evict = [&](int32_t layer, View<const float, 2> queries) {
-    EvictLayer(attention->exec, {.keys = {.scoring = rule.scoring,
-                                          .kv = both,
-                                          .layer = layer,
-                                          .blocks = Table(index),
-                                          .tokens = tokens,
-                                          .queries = queries,
-                                          .heads = attention->heads,
-                                          .scale = attention->scale,
-                                          .cap = attention->cap,
-                                          .scores = {}},
-                                 .rule = rule.keep,
-                                 .to = kept});
-  };
-  return runner_->Step({.sequences = {&step, 1},
-                        .kv = kv_[0],
-                        .logits = {nullptr, {0, vocab()}},
-                        .on_queries = evict});
+  PromptEviction eviction(rule, prompt.size());
+  size_t end = eviction.Observes(1) ? 0 : prompt.size() - static_cast<size_t>(eviction.observed());
+  while (end < prompt.size()) {
+    const size_t begin = std::exchange(end, std::min(prompt.size(), end + kChunk));
+    const SequenceStep step{.tokens = prompt.subspan(begin, end - begin),
+                            .position = static_cast<int32_t>(begin),
+                            .blocks = Table(index)};
+    const auto observe = [&](int32_t layer, View<const float, 2> queries) {
+      eviction.Observe(attention, both,
+                       {.layer = layer,
+                        .end = static_cast<int32_t>(end),
+                        .whole = Table(index),
+                        .kept = kept,
+                        .queries = queries});
+    };
+    RETURN_IF_ERROR(runner_->Step({.sequences = {&step, 1},
+                                   .kv = kv_[0],
+                                   .logits = {nullptr, {0, vocab()}},
+                                   .on_queries = observe}));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t index,

@@ -64,6 +64,7 @@ class KvEvalSession {
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
+  absl::Status Evict(const KvEviction& rule, const EvictionAttention& attention, int32_t index);
 
   const LoadedModel model_;
   std::unique_ptr<const Tokenizer> tokenizer_;

@@ -221,7 +221,7 @@ TEST(EvictionTest, WorkersAreTheOuterBound) {
                     "kv_policy is {}; no pair of workers supports it; supported: snapkv", policy)));
   }
   for (const char* policy : {"snapkv:63", "snapkv", "snapkv:", "snapkv:0x40", "snapkv:064",
-                             "snapkv:1048577", "h2o:64"}) {
+                             "snapkv:1048577", "pyramidkv:64"}) {
     const TestAnswer unknown = AskFor(cluster, request, policy);
     EXPECT_EQ(unknown.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
     EXPECT_THAT(unknown.status.error_message(), HasSubstr("TOKENS 64 to 1048576"));

@@ -149,9 +149,12 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
   Sampler sampler(params, choice, prompt);
   std::vector<uint32_t> answer;
   Step(prompt, 0, whole, [&](int32_t layer, View<const float, 2> queries) {
-    const int64_t observed = eviction.observed();
-    eviction.EvictLayer(attention, host_->pool->view(), layer, whole.table,
-                        {queries.row(queries.dim(0) - observed), {observed, queries.dim(1)}});
+    eviction.Observe(attention, host_->pool->view(),
+                     {.layer = layer,
+                      .end = static_cast<int32_t>(prompt.size()),
+                      .whole = whole.table,
+                      .kept = eviction.table(),
+                      .queries = queries});
   });
   while (!Answer(sampler, params, tokens_max, answer)) {
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);

@@ -274,6 +274,19 @@ TEST_F(PrefillEngineTest, AnEvictionUsesTheCacheUpToItsWindow) {
   EXPECT_EQ(runner_.steps_, (std::vector<FakeRunner::Seen>{{96, 32, 0, 8}}));
 }
 
+// Sums of attention need every query of the prompt, so nothing comes from the cache.
+TEST_F(PrefillEngineTest, SumsOfAttentionUseNoCachedPrefix) {
+  Make();
+  ASSERT_TRUE(Submit()->Await().ok());
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  PrefillJob job{.key = {.session = 2}, .tokens = std::vector<uint32_t>(kPromptBlocks * 16, 7)};
+  job.eviction = EvictionOf("h2o:64");
+  const auto first = Submit(std::move(job))->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 0u);
+  EXPECT_EQ(first->evicted_tokens(), 64u);
+}
+
 // Every token but the first has a score, in order, although its prefix is cached; a step scores at
 // most kScoredTokensMax.
 TEST_F(PrefillEngineTest, ScoresEveryTokenOfAPrompt) {

@@ -148,6 +148,31 @@ TEST_P(KeyScoresTest, TheNumberOfThreadsChangesNoBit) {
   }
 }
 
+// H2O: the queries of a chunk at a time, as a prompt is computed.
+TEST_P(KeyScoresTest, ChunksAddUpToTheSameBits) {
+  const auto sums = [&](const std::vector<int64_t>& chunks) {
+    std::vector<float> scores(kKvHeads * kTokens, 0.0f);
+    int64_t row = 0;
+    for (const int64_t rows : chunks) {
+      AddAttention(
+          {}, {.kv = pages_.kv(),
+               .layer = kLayer,
+               .blocks = pages_.blocks(),
+               .tokens = kTokens - kObserved + row + rows,
+               .queries = {queries_.data() + row * kHeads * kHeadDim, {rows, kHeads * kHeadDim}},
+               .heads = kHeads,
+               .scale = kScale,
+               .scores = {scores.data(), {kKvHeads, kTokens}}});
+      row += rows;
+    }
+    return scores;
+  };
+  const std::vector<float> at_once = sums({kObserved});
+  EXPECT_EQ(at_once, Run(KeyScoring::kAttention));
+  EXPECT_EQ(sums({1, 3, 7, 6}), at_once);
+  EXPECT_EQ(sums(std::vector<int64_t>(kObserved, 1)), at_once);
+}
+
 INSTANTIATE_TEST_SUITE_P(Formats, KeyScoresTest, ::testing::ValuesIn(kKvDtypes),
                          [](const auto& test) { return std::string(KvDtypeName(test.param)); });
 

@@ -36,8 +36,8 @@ TEST(KvEvictionsTest, NoneIsNone) {
 }
 
 TEST(KvEvictionsTest, WhatCannotBeNamesTheFlag) {
-  EXPECT_THAT(Message(KvEvictions::Open("h2o", kAble).status()),
-              HasSubstr("kv_eviction: KV eviction \"h2o\" is unknown"));
+  EXPECT_THAT(Message(KvEvictions::Open("pyramidkv", kAble).status()),
+              HasSubstr("kv_eviction: KV eviction \"pyramidkv\" is unknown"));
   const auto gpu = KvEvictions::Open("all", {.runner = false, .step_tokens = 512});
   EXPECT_TRUE(absl::IsFailedPrecondition(gpu.status()));
   EXPECT_THAT(Message(gpu.status()), HasSubstr("kv_eviction is all, which needs device=cpu"));
