@@ -11,14 +11,14 @@ namespace penstock {
 namespace {
 
 std::vector<float> Pooled(std::span<const float> scores, int64_t pool) {
-  std::vector<float> pooled(scores.size());
+  constexpr float kLeast = -std::numeric_limits<float>::infinity();
+  std::vector<float> pooled(scores.size(), kLeast);
   const int64_t half = pool / 2, size = static_cast<int64_t>(scores.size());
   for (int64_t i = 0; i < size; ++i) {
-    float sum = 0;
     const int64_t end = std::min(size, i + half + 1);
-    for (int64_t j = std::max<int64_t>(0, i - half); j < end; ++j) sum += scores[j];
-    sum /= static_cast<float>(pool);
-    pooled[i] = std::isnan(sum) ? -std::numeric_limits<float>::infinity() : sum;
+    for (int64_t j = std::max<int64_t>(0, i - half); j < end; ++j) {
+      if (scores[j] > pooled[i]) pooled[i] = scores[j];  // never NaN
+    }
   }
   return pooled;
 }

@@ -11,8 +11,8 @@ struct KeepRule {
   int64_t keep = 0;   // slots; at least first + last
   int64_t first = 0;  // leading slots that stay whatever their score
   int64_t last = 0;   // last slots that stay whatever their score
-  // Odd. A slot's score is the mean over this many slots around it, of those that may go; slots
-  // beyond the ends count as 0. It keeps neighbours together, as SnapKV does.
+  // Odd. A slot's score is the maximum over this many slots around it. It keeps neighbours
+  // together, as SnapKV does.
   int64_t pool = 1;
 };
 

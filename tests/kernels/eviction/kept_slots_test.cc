@@ -35,10 +35,12 @@ TEST(KeptSlotsTest, TheFirstAndLastStayWhateverTheirScore) {
 }
 
 TEST(KeptSlotsTest, PoolingKeepsNeighbours) {
-  // Alone, slots 1 and 6 are the highest; around slot 5 there is more.
-  const std::vector<float> scores = {0, 9, 0, 0, 5, 6, 7, 0, 0};
-  EXPECT_THAT(ChooseSlots(scores, {.keep = 2}), ElementsAre(1, 6));
-  EXPECT_THAT(ChooseSlots(scores, {.keep = 2, .pool = 3}), ElementsAre(5, 6));
+  const std::vector<float> scores = {0, 0, 9, 0, 0, 5, 6, 7, 0};
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 3}), ElementsAre(2, 6, 7));
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 3, .pool = 3}), ElementsAre(1, 2, 3));
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 5, .pool = 3}), ElementsAre(1, 2, 3, 6, 7));
+  const std::vector<float> broken = {1, NAN, 2, 0, 0, 0};
+  EXPECT_THAT(ChooseSlots(broken, {.keep = 3, .pool = 3}), ElementsAre(1, 2, 3));
   // The last ones, which stay anyway, lend their neighbours nothing.
   EXPECT_THAT(ChooseSlots(std::vector<float>{1, 0, 0, 0, 99}, {.keep = 2, .last = 1, .pool = 3}),
               ElementsAre(0, 4));
