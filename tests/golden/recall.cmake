@@ -1,0 +1,4 @@
+penstock_test(golden_recall_test
+  SRCS recall_test.cc
+  DEPS penstock_kv_eval penstock_tokenizer
+  LABELS golden unit)
