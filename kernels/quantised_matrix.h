@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -14,21 +15,33 @@ namespace penstock {
 enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
 
 // The meaning of a code. An E4M3 code is an 8-bit number of sign, 4 bits of exponent and 3 of
-// mantissa (e4m3.h); its scales are kF32, and it has neither zero points nor offsets.
-enum class CodeType : uint8_t { kInteger, kE4m3 };
+// mantissa (e4m3.h); its scales are kF32, and it has neither zero points nor offsets. Codes of
+// kE2m1 and kIq4 have 4 bits and stand for the integers of a table (TableOf): twice the numbers of
+// E2M1 (OCP Microscaling Formats 1.0, MXFP4), and those of ggml's IQ4 types. They have neither zero
+// points nor offsets.
+enum class CodeType : uint8_t { kInteger, kE4m3, kE2m1, kIq4 };
+
+// The integers of a table's codes, each 128 more than its value; null for other code types.
+using CodeTable = std::array<uint8_t, 16>;
+const CodeTable* TableOf(CodeType type);
 
 // The form of a quantised matrix. A weight is scale * (code - zero) + offset.
 struct QuantisedFormat {
   CodeType code = CodeType::kInteger;
   int bits = 8;     // of a code: 4 or 8
   int group = 128;  // consecutive inputs of an output that share a scale: 16, 32, ... or 256
-  // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets or E4M3.
+  // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets or E4M3, or
+  // 128 for the integers of a table.
   bool zeros = false;
   ScaleType scale = ScaleType::kF16;
   bool offsets = false;  // every group has an offset in f32; otherwise it is 0
 
   bool e4m3() const { return code == CodeType::kE4m3; }
-  int zero() const { return offsets || e4m3() ? 0 : 1 << (bits - 1); }
+  const CodeTable* table() const { return TableOf(code); }
+  int zero() const {
+    if (table() != nullptr) return 128;
+    return offsets || e4m3() ? 0 : 1 << (bits - 1);
+  }
   // Bytes of a group of a panel of 32 outputs: scales, zero points, offsets, codes, and all of
   // them.
   int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }
@@ -55,7 +68,7 @@ struct QuantisedRow {
 //   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
 //   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
 //   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
-//           4 + b in its high half;
+//           4 + b in its high half; codes of a table likewise;
 //   E4M3:   codes [group / 4][32][4]: the bytes of a word are inputs 0, 2, 1 and 3, so that the low
 //           bytes of 16-bit halves are one pair of inputs and the high bytes the next.
 // Inputs are padded to whole groups. Outputs never set are zero rows. Panels lie 256 bytes farther

@@ -11,6 +11,11 @@ void AddOnce(const std::string& name, std::vector<std::string>& names) {
   if (std::ranges::find(names, name) == names.end()) names.push_back(name);
 }
 
+// True if products with matrices of the form round activations to integers.
+bool MultipliesIntegers(const std::string& form) {
+  return form != kBf16Name && !form.starts_with("fp8");
+}
+
 void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
   const StoredMatrix* stored = matrix.stored();
   if (matrix.packed() != nullptr || (stored != nullptr && stored->formats().empty())) {
@@ -99,8 +104,8 @@ std::string Weights::FormName() const {
   if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
   const std::string name =
       fmt::format("{}, lm_head {}{}", all, head[0], table.empty() ? "" : ", embedding " + table[0]);
-  const bool integers = name.find("int") != std::string::npos;
-  return name + (integers ? ", activations int16" : "");
+  names.insert(names.end(), {head[0], table.empty() ? kBf16Name : table[0]});
+  return name + (std::ranges::any_of(names, MultipliesIntegers) ? ", activations int16" : "");
 }
 
 }  // namespace penstock

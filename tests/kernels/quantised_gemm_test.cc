@@ -97,8 +97,7 @@ struct QuantisedProblem {
         const int64_t at = order.empty() ? i : order[i];
         const auto activation = static_cast<int64_t>(std::nearbyint(x[at] * inverse));
         activations += activation;
-        exact +=
-            activation * (weights.codes[i] - (format.zeros ? weights.zeros[g] : format.zero()));
+        exact += activation * Integer(weights, g, i);
       }
       EXPECT_LE(std::abs(exact), std::numeric_limits<int32_t>::max());
       sum = std::fma(static_cast<float>(exact), weights.scales[g], sum);
@@ -112,6 +111,13 @@ struct QuantisedProblem {
     std::vector<uint8_t> codes, zeros;
     std::vector<float> scales, offsets;
   };
+
+  // A code of a row's group, less the zero point.
+  int Integer(const Row& row, int64_t group, int64_t index) const {
+    const uint8_t code = row.codes[index];
+    const int integer = format.table() == nullptr ? code : format.table()->at(code);
+    return integer - (format.zeros ? row.zeros[group] : format.zero());
+  }
 
   Shape shape;
   QuantisedFormat format;
@@ -136,6 +142,8 @@ std::vector<QuantisedFormat> Formats() {
   }
   for (const ScaleType scale : {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32}) {
     formats.push_back({.bits = 4, .group = 32, .scale = scale});
+    formats.push_back({.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = scale});
+    formats.push_back({.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = scale});
   }
   return formats;
 }
@@ -275,8 +283,7 @@ TEST(QuantisedMatrixTest, GivesBackItsRows) {
       for (int64_t i = 0; i < 300; ++i) {
         const auto& weights = p.rows[output];
         const int64_t g = i / format.group;
-        const int zero = format.zeros ? weights.zeros[g] : format.zero();
-        const float want = std::fma(weights.scales[g], static_cast<float>(weights.codes[i] - zero),
+        const float want = std::fma(weights.scales[g], static_cast<float>(p.Integer(weights, g, i)),
                                     format.offsets ? weights.offsets[g] : 0.0f);
         ASSERT_EQ(row[p.order.empty() ? i : p.order[i]], want) << format.Name();
       }
@@ -289,6 +296,19 @@ TEST(QuantisedMatrixTest, TakesTheBytesOfItsFormat) {
   const QuantisedMatrix matrix(4096, 4096, {.bits = 4, .group = 128});
   const double per_weight = static_cast<double>(matrix.bytes()) / (4096.0 * 4096.0);
   EXPECT_NEAR(per_weight, 0.5 + 2.0 / 128, 0.01);
+}
+
+// The numbers of E2M1 are fractions, and each is twice as much as an integer of the table.
+TEST(QuantisedMatrixTest, TablesHaveTheNumbersOfTheirTypes) {
+  const std::vector<float> numbers = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    EXPECT_EQ(TableOf(CodeType::kE2m1)->at(i) - 128, 2 * numbers[i]);
+    EXPECT_EQ(TableOf(CodeType::kE2m1)->at(8 + i) - 128, -2 * numbers[i]);
+  }
+  EXPECT_EQ(TableOf(CodeType::kIq4)->front() - 128, -127);
+  EXPECT_EQ(TableOf(CodeType::kIq4)->back() - 128, 113);
+  EXPECT_EQ(TableOf(CodeType::kInteger), nullptr);
+  EXPECT_EQ(TableOf(CodeType::kE4m3), nullptr);
 }
 
 TEST(HalfTest, RoundsToTheNearestAndBack) {

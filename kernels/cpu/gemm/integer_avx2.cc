@@ -67,19 +67,27 @@ void Scales256(ScaleType type, const std::byte* panel, float* scales) {
   }
 }
 
-// Unpacks the codes of one group, 8 columns at a time.
-template <int kBits>
-void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4],
+// The table of a form's codes, once for each half of a register.
+__m256i TableIn(const PanelForm& form) {
+  if (form.table == nullptr) return _mm256_setzero_si256();
+  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(form.table)));
+}
+
+// Unpacks the codes of one group, 8 columns at a time. `table`: of codes that stand for integers.
+template <int kBits, bool kTable = false>
+void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4], __m256i table,
                     int16_t* weights) {
   constexpr int kInputs = 32 / kBits;
   const __m256i mask = _mm256_set1_epi16(kBits == 4 ? 15 : 255);
+  const __m256i byte = _mm256_set1_epi16(255);
   for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
     for (int v = 0; v < 4; ++v) {
       const __m256i word = Load256(codes + 32 * v);
       for (int pair = 0; pair < kInputs / 2; ++pair) {
         // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
         const int shift = pair % 2 * 8 + pair / 2 * 4;
-        const __m256i code = _mm256_and_si256(_mm256_srli_epi16(word, shift), mask);
+        __m256i code = _mm256_and_si256(_mm256_srli_epi16(word, shift), mask);
+        if constexpr (kTable) code = _mm256_and_si256(_mm256_shuffle_epi8(table, code), byte);
         Store256(weights + pair * 2 * kColumns + 16 * v, _mm256_sub_epi16(code, zeros[v]));
       }
     }
@@ -89,6 +97,7 @@ void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4]
 void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
                const UnpackedGroups& target) {
   int16_t* weights = target.weights;
+  const __m256i table = TableIn(form);
   for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
     Scales256(form.scale, panel, target.scales + g * kColumns);
     if (form.offsets) {
@@ -103,10 +112,12 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
       zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
     }
     const std::byte* codes = panel + form.codes_at;
-    if (form.bits == 4) {
-      UnpackGroup256<4>(codes, form.group, zeros, weights);
+    if (form.table != nullptr) {
+      UnpackGroup256<4, true>(codes, form.group, zeros, table, weights);
+    } else if (form.bits == 4) {
+      UnpackGroup256<4>(codes, form.group, zeros, table, weights);
     } else {
-      UnpackGroup256<8>(codes, form.group, zeros, weights);
+      UnpackGroup256<8>(codes, form.group, zeros, table, weights);
     }
     weights += int64_t{form.group} * kColumns;
   }

@@ -13,6 +13,7 @@ extern const IntegerOps kVnniIntegerOps;
 
 PanelForm FormOf(const QuantisedFormat& format) {
   return {.bits = format.bits,
+          .table = format.table() == nullptr ? nullptr : format.table()->data(),
           .group = format.group,
           .zero = format.zero(),
           .zeros = format.zeros,

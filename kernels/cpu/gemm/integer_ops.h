@@ -31,7 +31,10 @@ inline constexpr int kNarrowBlocks = 6;
 // inline function that other files call too, because the linker might keep the copy that was
 // compiled for a newer machine.
 struct PanelForm {
-  int bits;      // 4 or 8
+  int bits;  // 4 or 8
+  // Of 4-bit codes that stand for integers of 8 bits: these, in the order of the codes; otherwise
+  // null.
+  const uint8_t* table;
   int group;     // inputs
   int zero;      // the zero point of all groups
   bool zeros;    // each group has its own zero points instead

@@ -41,11 +41,12 @@ float ScaleAt(ScaleType type, const std::byte* scales, int index) {
 }
 
 // Unpacks one word of codes: `inputs` inputs (4 or 8) of one output.
-void UnpackWord(uint32_t word, int bits, int zero, int16_t* weights) {
-  const int inputs = 32 / bits;
+void UnpackWord(const PanelForm& form, uint32_t word, int zero, int16_t* weights) {
+  const int bits = form.bits, inputs = 32 / bits;
   for (int i = 0; i < inputs; ++i) {
     const int byte = static_cast<int>(word >> (8 * (i % 4)) & 0xffu);
-    const int code = bits == 8 ? byte : i < 4 ? byte & 15 : byte >> 4;
+    int code = bits == 8 ? byte : i < 4 ? byte & 15 : byte >> 4;
+    if (form.table != nullptr) code = form.table[code];
     const int pair = i / 4 * 2 + i % 2;  // (0, 2), (1, 3)
     weights[pair * 2 * kColumns + i % 4 / 2] = static_cast<int16_t>(code - zero);
   }
@@ -67,7 +68,7 @@ void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t group
       for (int c = 0; c < kColumns; ++c) {
         uint32_t word;
         __builtin_memcpy(&word, codes + 4 * c, sizeof(word));
-        UnpackWord(word, form.bits, form.zeros ? static_cast<int>(zeros[c]) : form.zero,
+        UnpackWord(form, word, form.zeros ? static_cast<int>(zeros[c]) : form.zero,
                    weights + 2 * c);
       }
       weights += inputs * kColumns;

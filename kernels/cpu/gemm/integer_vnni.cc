@@ -77,11 +77,19 @@ void Quantise512(const float* x, int64_t size, float factor, int16_t* codes) {
   }
 }
 
-template <int kBits>
-void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2],
+// The table of a form's codes, once for each quarter of a register.
+inline __m512i TableIn(const PanelForm& form) {
+  if (form.table == nullptr) return _mm512_setzero_si512();
+  return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(form.table)));
+}
+
+// `table`: of codes that stand for integers.
+template <int kBits, bool kTable = false>
+void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2], __m512i table,
                     int16_t* weights) {
   constexpr int kInputs = 32 / kBits;
   const __m512i mask = _mm512_set1_epi16(kBits == 4 ? 15 : 255);
+  const __m512i byte = _mm512_set1_epi16(255);
   for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
     PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) {
@@ -91,7 +99,8 @@ void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2]
       for (int pair = 0; pair < kInputs / 2; ++pair) {
         // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
         const int shift = pair % 2 * 8 + pair / 2 * 4;
-        const __m512i code = _mm512_and_si512(_mm512_srli_epi16(word, shift), mask);
+        __m512i code = _mm512_and_si512(_mm512_srli_epi16(word, shift), mask);
+        if constexpr (kTable) code = _mm512_and_si512(_mm512_shuffle_epi8(table, code), byte);
         _mm512_storeu_si512(weights + pair * 2 * kColumns + 32 * v,
                             _mm512_sub_epi16(code, zeros[v]));
       }
@@ -102,6 +111,7 @@ void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2]
 void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups,
                const UnpackedGroups& target) {
   int16_t* weights = target.weights;
+  const __m512i table = TableIn(form);
   for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
     __m512i zeros[2];
     for (int v = 0; v < 2; ++v) {
@@ -115,10 +125,12 @@ void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups,
       const __m512i one = LoadZeros(panel + form.zeros_at, v);
       zeros[v] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
     }
-    if (form.bits == 4) {
-      UnpackGroup512<4>(panel + form.codes_at, form.group, zeros, weights);
+    if (form.table != nullptr) {
+      UnpackGroup512<4, true>(panel + form.codes_at, form.group, zeros, table, weights);
+    } else if (form.bits == 4) {
+      UnpackGroup512<4>(panel + form.codes_at, form.group, zeros, table, weights);
     } else {
-      UnpackGroup512<8>(panel + form.codes_at, form.group, zeros, weights);
+      UnpackGroup512<8>(panel + form.codes_at, form.group, zeros, table, weights);
     }
     weights += int64_t{form.group} * kColumns;
   }
@@ -221,17 +233,27 @@ template <int kRows>
   AddOffsets512(row_sums, kRows, reinterpret_cast<const float*>(group + form.offsets_at), tile);
 }
 
-template <int kBits, int kPanels, int kRows>
+// The forms of codes that products of few rows read directly.
+enum class Codes { kBytes, kNibbles, kTable };
+
+// The integers of 64 codes, each in the low half of its byte.
+template <Codes kCodes>
+[[gnu::always_inline]] inline __m512i Integers(__m512i codes, __m512i table) {
+  const __m512i nibbles = _mm512_and_si512(codes, _mm512_set1_epi8(15));
+  return kCodes == Codes::kTable ? _mm512_shuffle_epi8(table, nibbles) : nibbles;
+}
+
+template <Codes kCodes, int kPanels, int kRows>
 void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte* const* panels,
                   float* tiles) {
-  constexpr int kInputs = 32 / kBits;
+  constexpr int kInputs = kCodes == Codes::kBytes ? 4 : 8;
+  const __m512i table = TableIn(form);
   const std::byte* b[kPanels];
   for (int n = 0; n < kPanels; ++n) b[n] = panels[n];
   for (int i = 0; i < kPanels * kRows * kColumns; i += 16) {
     _mm512_storeu_ps(tiles + i, _mm512_setzero_ps());
   }
   const int8_t* x = rows.planes;
-  const __m512i nibbles = _mm512_set1_epi8(15);
   for (int64_t g = 0; g < rows.groups; ++g) {
     __m512i high[kPanels][kRows][2], low[kPanels][kRows][2];
     PENSTOCK_UNROLL
@@ -252,13 +274,13 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
         PrefetchCodes(word + rows.ahead);
         PrefetchCodes(word + rows.ahead + 64);
         const __m512i left = _mm512_loadu_si512(word), right = _mm512_loadu_si512(word + 64);
-        if constexpr (kBits == 8) {
+        if constexpr (kCodes == Codes::kBytes) {
           AddInputs<kRows>(x, left, right, high[n], low[n]);
         } else {
-          AddInputs<kRows>(x, _mm512_and_si512(left, nibbles), _mm512_and_si512(right, nibbles),
+          AddInputs<kRows>(x, Integers<kCodes>(left, table), Integers<kCodes>(right, table),
                            high[n], low[n]);
-          AddInputs<kRows>(x + 8 * kRows, _mm512_and_si512(_mm512_srli_epi16(left, 4), nibbles),
-                           _mm512_and_si512(_mm512_srli_epi16(right, 4), nibbles), high[n], low[n]);
+          AddInputs<kRows>(x + 8 * kRows, Integers<kCodes>(_mm512_srli_epi16(left, 4), table),
+                           Integers<kCodes>(_mm512_srli_epi16(right, 4), table), high[n], low[n]);
         }
       }
     }
@@ -271,26 +293,29 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
   }
 }
 
-template <int kBits>
-void NarrowBits(const NarrowRows& rows, const PanelForm& form, int count,
-                const std::byte* const* panels, float* tiles) {
+template <Codes kCodes>
+void NarrowCodes(const NarrowRows& rows, const PanelForm& form, int count,
+                 const std::byte* const* panels, float* tiles) {
   if (rows.rows == 1) {
-    if (count == 4) return NarrowPanels<kBits, 4, 1>(rows, form, panels, tiles);
-    if (count == 2) return NarrowPanels<kBits, 2, 1>(rows, form, panels, tiles);
-    return NarrowPanels<kBits, 1, 1>(rows, form, panels, tiles);
+    if (count == 4) return NarrowPanels<kCodes, 4, 1>(rows, form, panels, tiles);
+    if (count == 2) return NarrowPanels<kCodes, 2, 1>(rows, form, panels, tiles);
+    return NarrowPanels<kCodes, 1, 1>(rows, form, panels, tiles);
   }
   if (rows.rows == 2) {
-    if (count == 2) return NarrowPanels<kBits, 2, 2>(rows, form, panels, tiles);
-    return NarrowPanels<kBits, 1, 2>(rows, form, panels, tiles);
+    if (count == 2) return NarrowPanels<kCodes, 2, 2>(rows, form, panels, tiles);
+    return NarrowPanels<kCodes, 1, 2>(rows, form, panels, tiles);
   }
-  if (rows.rows == 3) return NarrowPanels<kBits, 1, 3>(rows, form, panels, tiles);
-  return NarrowPanels<kBits, 1, 4>(rows, form, panels, tiles);
+  if (rows.rows == 3) return NarrowPanels<kCodes, 1, 3>(rows, form, panels, tiles);
+  return NarrowPanels<kCodes, 1, 4>(rows, form, panels, tiles);
 }
 
 void Narrow512(const NarrowRows& rows, const PanelForm& form, int count,
                const std::byte* const* panels, float* tiles) {
-  if (form.bits == 4) return NarrowBits<4>(rows, form, count, panels, tiles);
-  NarrowBits<8>(rows, form, count, panels, tiles);
+  if (form.table != nullptr) {
+    return NarrowCodes<Codes::kTable>(rows, form, count, panels, tiles);
+  }
+  if (form.bits == 4) return NarrowCodes<Codes::kNibbles>(rows, form, count, panels, tiles);
+  NarrowCodes<Codes::kBytes>(rows, form, count, panels, tiles);
 }
 
 }  // namespace

@@ -42,6 +42,17 @@ void StoreScale(ScaleType type, std::byte* scales, int64_t index, float value) {
   PENSTOCK_CHECK_EQ(LoadScale(type, scales, index), value);
 }
 
+constexpr CodeTable TableFrom(const std::array<int, 16>& values) {
+  CodeTable table{};
+  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint8_t>(values[i] + 128);
+  return table;
+}
+
+constexpr CodeTable kE2m1Table =
+    TableFrom({0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12});
+constexpr CodeTable kIq4Table =
+    TableFrom({-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113});
+
 std::byte* Offsets(const QuantisedFormat& format, std::byte* group) {
   return group + format.scale_bytes() + format.zero_bytes();
 }
@@ -54,7 +65,14 @@ int CodeShift(const QuantisedFormat& format, int i) {
 
 }  // namespace
 
+const CodeTable* TableOf(CodeType type) {
+  if (type == CodeType::kE2m1) return &kE2m1Table;
+  return type == CodeType::kIq4 ? &kIq4Table : nullptr;
+}
+
 std::string QuantisedFormat::Name() const {
+  if (table() != nullptr)
+    return fmt::format("{} g{}", code == CodeType::kE2m1 ? "fp4" : "iq4", group);
   if (e4m3()) return fmt::format("fp8 g{}", group);
   return fmt::format("int{} g{}{}", bits, group, offsets ? " offset" : zeros ? " asymmetric" : "");
 }
@@ -68,6 +86,9 @@ QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const Quantise
   if (format.e4m3()) {
     PENSTOCK_CHECK(format.bits == 8 && format.scale == ScaleType::kF32);
     PENSTOCK_CHECK(!format.zeros && !format.offsets && order_.empty() && inputs % 2 == 0);
+  }
+  if (format.table() != nullptr) {
+    PENSTOCK_CHECK(format.bits == 4 && !format.zeros && !format.offsets);
   }
   PENSTOCK_CHECK(order_.empty() || static_cast<int64_t>(order_.size()) == padded());
   for (const int32_t input : order_) PENSTOCK_CHECK_LT(input, inputs);
@@ -91,13 +112,15 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
     const int zero = format_.zeros ? row.zeros[g] : format_.zero();
     if (format_.zeros) group[format_.scale_bytes() + column] = std::byte(zero);
     if (format_.offsets) StoreAt(Offsets(format_, group), column, row.offsets[g]);
+    // The activations of missing codes are 0, so those of a table stand for anything.
+    const int missing = format_.table() != nullptr ? 0 : zero;
     std::byte* codes = group + format_.codes_at();
     const int per_word = 32 / format_.bits;
     for (int64_t w = 0; w < format_.group / per_word; ++w) {
       uint32_t word = 0;
       for (int i = 0; i < per_word; ++i) {
         const int64_t at = g * format_.group + w * per_word + i;
-        const auto code = static_cast<uint32_t>(at < count ? row.codes[at] : zero);
+        const auto code = static_cast<uint32_t>(at < count ? row.codes[at] : missing);
         word |= code << CodeShift(format_, i);
       }
       StoreAt(codes, w * kPanel + column, word);
@@ -122,7 +145,8 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
       const int64_t input = order_.empty() ? at : order_[at];
       if (input < 0 || input >= inputs_) continue;
       const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
-      const auto code = word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask;
+      auto code = word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask;
+      if (format_.table() != nullptr) code = (*format_.table())[code];
       const float number = format_.e4m3() ? E4m3ToFloat(static_cast<uint8_t>(code))
                                           : static_cast<float>(static_cast<int>(code) - zero);
       values[input] = std::fma(scale, number, offset);

@@ -122,20 +122,13 @@ void UnpackQ6K(const std::byte* block, UnpackedBlock& target) {
   }
 }
 
-constexpr int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                   1,    13,   25,  38,  53,  69,  89,  113};
-// Twice the values of e2m1.
-constexpr int8_t kFp4Values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-void UnpackValues(const std::byte* nibbles, const int8_t* values, uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) {
-    codes[i] = static_cast<uint8_t>(values[NibbleOf(nibbles, i)] + kMiddle);
-  }
+void UnpackNibbles(const std::byte* nibbles, uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(NibbleOf(nibbles, i));
 }
 
 void UnpackIq4Nl(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = HalfOf(block);
-  UnpackValues(block + 2, kIq4Values, target.codes);
+  UnpackNibbles(block + 2, target.codes);
 }
 
 void UnpackIq4Xs(const std::byte* block, UnpackedBlock& target) {
@@ -144,13 +137,13 @@ void UnpackIq4Xs(const std::byte* block, UnpackedBlock& target) {
   for (int k = 0; k < kSubBlocks; ++k) {
     const int sc = (ByteOf(block + 4, k / 2) >> k % 2 * 4 & 15) | (high >> 2 * k & 3) << 4;
     target.scales[k] = scale * static_cast<float>(sc - 32);
-    UnpackValues(block + 8 + 16 * k, kIq4Values, target.codes + kSubBlock * k);
+    UnpackNibbles(block + 8 + 16 * k, target.codes + kSubBlock * k);
   }
 }
 
 void UnpackMxfp4(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = Mxfp4Scale(ByteOf(block, 0));
-  UnpackValues(block + 1, kFp4Values, target.codes);
+  UnpackNibbles(block + 1, target.codes);
 }
 
 constexpr BlockType kTypes[] = {
@@ -170,14 +163,16 @@ constexpr BlockType kTypes[] = {
      {.bits = 8, .group = 32, .scale = ScaleType::kF32, .offsets = true},
      UnpackQ5K},
     {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = ScaleType::kF32}, UnpackQ6K},
-    {"IQ4_NL", 32, 18, {.bits = 8, .group = 32}, UnpackIq4Nl},
-    {"IQ4_XS", 256, 136, {.bits = 8, .group = 32, .scale = ScaleType::kF32}, UnpackIq4Xs},
-    {"MXFP4", 32, 17, {.bits = 8, .group = 32, .scale = ScaleType::kBf16}, UnpackMxfp4},
+    {"IQ4_NL", 32, 18, {.code = CodeType::kIq4, .bits = 4, .group = 32}, UnpackIq4Nl},
+    {"IQ4_XS",
+     256,
+     136,
+     {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = ScaleType::kF32},
+     UnpackIq4Xs},
+    {"MXFP4", 32, 17, kMxfp4Format, UnpackMxfp4},
 };
 
 }  // namespace
-
-uint8_t Mxfp4Code(int nibble) { return static_cast<uint8_t>(kFp4Values[nibble] + kMiddle); }
 
 // 2^-128 and 2^-127 are subnormal.
 float Mxfp4Scale(int exponent) {

@@ -28,9 +28,10 @@ struct BlockType {
   void (*unpack)(const std::byte* block, UnpackedBlock& target);
 };
 
-// The numbers of MXFP4 (OCP Microscaling Formats 1.0), doubled so that they are integers: the code
-// of a nibble, whose zero point is 128, and the scale of a byte of exponent, 2^(exponent - 128).
-uint8_t Mxfp4Code(int nibble);
+// MXFP4 (OCP Microscaling Formats 1.0), and the scale of a byte of exponent: 2^(exponent - 128),
+// because the integers of CodeType::kE2m1 are twice its numbers.
+inline constexpr QuantisedFormat kMxfp4Format = {
+    .code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16};
 float Mxfp4Scale(int exponent);
 
 // The type with this name, or null if matrices of it do not run.

@@ -1,6 +1,7 @@
 // MXFP4 as gpt-oss's checkpoints store it: blocks [rows][inputs / 32][16] of bytes, whose low half
 // is an even input and whose high half the odd one after it, and scales [rows][inputs / 32].
 
+#include "model/forward/formats/block_types.h"
 #include "model/forward/formats/quantised_tensor.h"
 
 namespace penstock {
@@ -23,7 +24,7 @@ absl::StatusOr<QuantisedTensor> ReadMxfp4Rows(const TensorSource& source, const 
   ASSIGN_OR_RETURN(const TensorView scales,
                    GetIntegers(source, module + ".scales", TensorDtype::kU8, {rows, groups}));
   QuantisedTensor tensor{.rows = rows, .inputs = inputs};
-  tensor.format = {.bits = 8, .group = kBlock, .scale = ScaleType::kBf16};
+  tensor.format = kMxfp4Format;
   for (int64_t i = 0; i < rows * groups; ++i) {
     const int exponent = static_cast<uint8_t>(ByteAt(scales, i));
     if (exponent == kNanExponent) {
@@ -38,8 +39,8 @@ absl::StatusOr<QuantisedTensor> ReadMxfp4Rows(const TensorSource& source, const 
   tensor.codes.reserve(static_cast<size_t>(rows * inputs));
   for (int64_t i = 0; i < rows * inputs / 2; ++i) {
     const int pair = static_cast<uint8_t>(ByteAt(blocks, i));
-    tensor.codes.push_back(Mxfp4Code(pair & 15));
-    tensor.codes.push_back(Mxfp4Code(pair >> 4));
+    tensor.codes.push_back(static_cast<uint8_t>(pair & 15));
+    tensor.codes.push_back(static_cast<uint8_t>(pair >> 4));
   }
   return tensor;
 }

@@ -227,7 +227,7 @@ absl::StatusOr<LoadedModel> LoadMxfp4(uint32_t scales, const Json& changes = Jso
 TEST(QuantisedTensorTest, ReadsMxfp4OfExperts) {
   const auto model = LoadMxfp4(0x807f807f);  // factors 1 and 2 in turn
   ASSERT_TRUE(model.ok()) << Message(model.status());
-  EXPECT_EQ(model->weights.FormName(), "bf16 and int8 g32, lm_head bf16, activations int16");
+  EXPECT_EQ(model->weights.FormName(), "bf16 and fp4 g32, lm_head bf16, activations int16");
   for (const GatedWeights& expert : model->weights.layers[0].experts->experts) {
     const auto row = RowOf(expert.gate_up, 37);
     EXPECT_EQ(row[0], 1.0f);
