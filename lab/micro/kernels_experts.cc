@@ -1,6 +1,8 @@
 #include "lab/micro/kernels_experts.h"
 
 #include <algorithm>
+#include <string>
+#include <utility>
 
 #include "lab/micro/kernels_model.h"
 
@@ -29,25 +31,32 @@ BestOfExperts MeasureModel(BenchModel& model, const Exec& exec, int32_t rounds) 
   return best;
 }
 
+// The forms that are measured, and the ends of their rows' names.
+std::vector<std::pair<std::string, MatrixForms>> FormsOfExperts() {
+  const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
+  const QuantisedFormat mxfp4{
+      .code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16};
+  return {{"", {}},
+          {"_int4", {.layers = int4, .lm_head = int8}},
+          {"_mxfp4", {.layers = mxfp4, .lm_head = int8}}};
+}
+
 }  // namespace
 
 std::vector<BenchRow> MeasureExperts(const Exec& exec, int32_t rounds,
                                      const std::function<void(const std::string&)>& progress) {
   std::vector<BenchRow> rows;
-  const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
-  for (const bool quantised : {false, true}) {
-    progress(quantised ? "experts in 4 bits" : "experts in bf16");
-    const MatrixForms forms =
-        quantised ? MatrixForms{.layers = int4, .lm_head = int8} : MatrixForms{};
+  for (const auto& [suffix, forms] : FormsOfExperts()) {
+    progress("experts: moe_decode_b1" + suffix);
     BenchModel model(exec, forms, ExpertsShape());
     const BestOfExperts best = MeasureModel(model, exec, rounds);
     const double limit = best.bandwidth / static_cast<double>(model.weights().step_bytes());
-    rows.push_back({.name = quantised ? "moe_decode_b1_int4" : "moe_decode_b1",
+    rows.push_back({.name = "moe_decode_b1" + suffix,
                     .value = 1 / best.decode1,
                     .unit = "tokens/s",
                     .limit = limit,
                     .fraction = 1 / best.decode1 / limit});
-    if (quantised) continue;
+    if (!suffix.empty()) continue;
     const double ratio = kBenchBatch * best.decode1 / best.decode8;
     rows.push_back({.name = "moe_decode_b8_over_b1",
                     .value = ratio,

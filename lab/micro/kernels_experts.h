@@ -9,10 +9,11 @@
 
 namespace penstock {
 
-// Measures decode steps of ExpertsShape in bf16 and in 4 bits. Rows: moe_decode_b1 and
-// moe_decode_b1_int4 in tokens/s, with the limit read bandwidth / bytes of the matrices that a step
-// reads (8 of 64 experts in each layer); moe_decode_b8_over_b1, the tokens/s at batch 8 over those
-// at batch 1, whose limit is 8 but which experts that few sequences share keep far below.
+// Measures decode steps of ExpertsShape in bf16, 4 bits and MXFP4. Rows: moe_decode_b1,
+// moe_decode_b1_int4 and moe_decode_b1_mxfp4 in tokens/s, with the limit read bandwidth / bytes of
+// the matrices that a step reads (8 of 64 experts in each layer); moe_decode_b8_over_b1, the
+// tokens/s at batch 8 over those at batch 1, whose limit is 8 but which experts that few sequences
+// share keep far below.
 std::vector<BenchRow> MeasureExperts(const Exec& exec, int32_t rounds,
                                      const std::function<void(const std::string&)>& progress);
 

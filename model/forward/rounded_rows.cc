@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "kernels/bf16.h"
 #include "kernels/e4m3.h"
 #include "kernels/f16.h"
 #include "model/forward/weight_policy.h"
@@ -23,6 +24,19 @@ float Extreme(std::span<const float> weights) {
     }
   }
   return extreme;
+}
+
+// The least value of the type that is at least `scale`, which is not negative. Infinity if there is
+// none.
+float ScaleAtLeast(ScaleType type, float scale) {
+  if (type == ScaleType::kF32 || !std::isfinite(scale)) return scale;
+  const auto rounded = [type](float value) {
+    return type == ScaleType::kF16 ? HalfToFloat(FloatToHalf(value)) : ToFloat(ToBf16(value));
+  };
+  const float nearest = rounded(scale);
+  if (nearest >= scale) return nearest;
+  const float step = type == ScaleType::kF16 ? 0x1p-10f : 0x1p-7f;  // between numbers near 1
+  return rounded(scale * (1 + step));
 }
 
 }  // namespace
@@ -65,8 +79,26 @@ bool RowRounder::RoundE4m3Group(std::span<const float> weights, uint8_t* codes,
   return true;
 }
 
+// Scales are rounded up, so that no weight is beyond the table.
+bool RowRounder::RoundToTable(std::span<const float> weights, uint8_t* codes, float* scale) const {
+  const CodeTable& table = *format_.table();
+  const int zero = format_.zero();
+  const auto largest = static_cast<float>(*std::ranges::max_element(table) - zero);
+  *scale = ScaleAtLeast(format_.scale, std::fabs(Extreme(weights)) / largest);
+  if (!std::isfinite(*scale)) return false;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float number = *scale == 0 ? 0.0f : weights[i] / *scale;
+    const auto nearest = std::ranges::min_element(table, {}, [&](uint8_t integer) {
+      return std::fabs(static_cast<float>(integer - zero) - number);
+    });
+    codes[i] = static_cast<uint8_t>(nearest - table.begin());
+  }
+  return true;
+}
+
 bool RowRounder::RoundGroup(std::span<const float> weights, uint8_t* codes, float* scale) const {
   if (format_.e4m3()) return RoundE4m3Group(weights, codes, scale);
+  if (format_.table() != nullptr) return RoundToTable(weights, codes, scale);
   const float extreme = Extreme(weights), steps = format_.bits == 4 ? -8.0f : 127.0f;
   *scale = HalfToFloat(FloatToHalf(extreme / steps));
   if (!std::isfinite(*scale)) return false;

@@ -12,19 +12,21 @@ namespace penstock {
 // again for every row.
 class RowRounder {
  public:
-  // `format` has no zero points, and f16 scales unless it is E4M3.
+  // `format` has no zero points; its scales are f32 for E4M3, and f16 or, for a table, bf16.
   explicit RowRounder(const QuantisedFormat& format) : format_(format) {}
 
   // Rounds each group to the nearest multiples of its scale. 4 bits: the value of the largest
   // magnitude becomes code 0, which is -8 times the scale, as in GGML's Q4_0: the scale's sign
   // makes use of all 16 codes. 8 bits: it becomes 127 times the scale. E4M3: the largest magnitude
-  // becomes 448 times the scale. Returns false if a value is not finite or too large for the scale.
+  // becomes 448 times the scale. Integers of a table: it becomes the largest of them times the
+  // scale, whatever its sign. Returns false if a value is not finite or too large for the scale.
   bool Round(std::span<const float> weights);
   // Valid until the next Round.
   QuantisedRow row() const { return {.codes = codes_, .scales = scales_, .zeros = {}}; }
 
  private:
   bool RoundGroup(std::span<const float> weights, uint8_t* codes, float* scale) const;
+  bool RoundToTable(std::span<const float> weights, uint8_t* codes, float* scale) const;
   bool RoundE4m3Group(std::span<const float> weights, uint8_t* codes, float* scale) const;
 
   const QuantisedFormat format_;

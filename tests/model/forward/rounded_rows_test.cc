@@ -89,6 +89,22 @@ TEST(RowRounderTest, RoundsToE4m3WithTheLargestAtItsEnd) {
   EXPECT_FALSE(rounder.Round(std::vector<float>{1, std::numeric_limits<float>::infinity()}));
 }
 
+TEST(RowRounderTest, RoundsToTheNearestOfATable) {
+  RowRounder rounder({.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16});
+  ASSERT_TRUE(rounder.Round(std::vector<float>{-12, 12, 4.9f, 5.1f, -0.4f, 1.6f}));
+  EXPECT_EQ(rounder.row().scales[0], 1.0f);
+  const std::vector<uint8_t> codes(rounder.row().codes.begin(), rounder.row().codes.end());
+  EXPECT_EQ(codes, (std::vector<uint8_t>{15, 7, 4, 5, 0, 2}));  // -12, 12, 4, 6, 0, 2
+  for (const ScaleType scale : {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32}) {
+    RowRounder any({.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = scale});
+    ASSERT_TRUE(any.Round(Normals(4096)));
+    QuantisedMatrix matrix(1, 4096,
+                           {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = scale});
+    matrix.SetRow(0, any.row());  // CHECKs that scales are exact
+    EXPECT_FALSE(any.Round(std::vector<float>{1, std::numeric_limits<float>::infinity()}));
+  }
+}
+
 TEST(WeightPolicyTest, HasTheFormsThatItsNamesSay) {
   EXPECT_EQ(WeightPolicyOf("checkpoint"), WeightPolicy::kCheckpoint);
   EXPECT_EQ(WeightPolicyOf("int8"), WeightPolicy::kInt8);
