@@ -10,19 +10,20 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kGptOssName = "gpt-oss";
-
 absl::StatusOr<std::string> NameOf(const GgufTensor& tensor, const std::string& path,
                                    std::string_view architecture) {
   auto name = HuggingFaceName(tensor.name);
-  if (name && (architecture == kGptOssName || !HasAllExperts(*name))) return *std::move(name);
+  if (name && (HasExpertsTogether(architecture) || !HasAllExperts(*name))) return *std::move(name);
   return InvalidArgument("{}: tensor {} of shape [{}] has no place in a model of architecture {}",
                          path, PrintableName(tensor.name), fmt::join(tensor.shape, ", "),
                          architecture);
 }
 
-// The names that HuggingFaceName gives to tensors of gpt-oss.
-void UseGgufNames(LayerNames& names) {
+// The names that HuggingFaceName gives to tensors of models with experts.
+void UseGgufNames(std::string_view architecture, LayerNames& names) {
+  names.router = "router";
+  names.experts_together = true;
+  if (architecture != "gpt-oss") return;
   names.sinks = "sinks.weight";
   names.mlp_norm = "post_attention_norm";
   names.gate_up = "";
@@ -36,7 +37,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   const GgufFile& contents = model.contents();
   ASSIGN_OR_RETURN(const std::string architecture, GgufArchitecture(contents));
   ASSIGN_OR_RETURN(const int32_t head_dim, GgufHeadDim(contents));
-  if (architecture == kGptOssName) UseGgufNames(config_.names);
+  if (HasExpertsTogether(architecture)) UseGgufNames(architecture, config_.names);
   std::vector<SafetensorsHeader> headers;
   for (const GgufModel::Part& part : model.parts()) {
     headers.push_back({.data_begin = part.data_begin});

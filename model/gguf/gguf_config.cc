@@ -26,10 +26,13 @@ struct ArchitectureName {
   std::string_view gguf;
   std::string_view hugging_face;
 };
-constexpr std::array<ArchitectureName, 4> kGgufArchitectures = {{{"gpt-oss", "GptOssForCausalLM"},
-                                                                 {"llama", "LlamaForCausalLM"},
-                                                                 {"qwen2", "Qwen2ForCausalLM"},
-                                                                 {"qwen3", "Qwen3ForCausalLM"}}};
+constexpr std::string_view kGptOss = "gpt-oss", kQwen3Moe = "qwen3moe";
+constexpr std::array<ArchitectureName, 5> kGgufArchitectures = {
+    {{kGptOss, "GptOssForCausalLM"},
+     {"llama", "LlamaForCausalLM"},
+     {"qwen2", "Qwen2ForCausalLM"},
+     {"qwen3", "Qwen3ForCausalLM"},
+     {kQwen3Moe, "Qwen3MoeForCausalLM"}}};
 
 // Keys behind "ARCHITECTURE." that are read below, or that say nothing new.
 constexpr std::array<std::string_view, 30> kUnderstoodKeys = {
@@ -98,7 +101,8 @@ class ConfigWriter {
     return fmt::format("{}.{}", architecture_.gguf, name);
   }
 
-  bool IsGptOss() const { return architecture_.gguf == "gpt-oss"; }
+  bool IsGptOss() const { return architecture_.gguf == kGptOss; }
+  bool IsQwen3Moe() const { return architecture_.gguf == kQwen3Moe; }
 
   void CheckKeys() {
     const std::string prefix = Key("");
@@ -114,7 +118,7 @@ class ConfigWriter {
     }
     fields_.Int("general.quantization_version", kQuantisationVersion, kQuantisationVersion,
                 kQuantisationVersion);
-    const int64_t experts_max = IsGptOss() ? kMaxNumber : 0;
+    const int64_t experts_max = HasExpertsTogether(architecture_.gguf) ? kMaxNumber : 0;
     for (const char* key : {"expert_count", "expert_used_count", "expert_feed_forward_length"}) {
       fields_.Int(Key(key), 0, experts_max, 0);
     }
@@ -152,6 +156,7 @@ class ConfigWriter {
     const int64_t positions = fields_.Int(Key("context_length"), 1, kMaxNumber);
     json_["max_position_embeddings"] = positions;
     if (IsGptOss()) return WriteGptOss();
+    if (IsQwen3Moe()) WriteQwen3Moe();
     // Files of these architectures do not say which layers a window is for.
     const int64_t window = fields_.Int(Key("attention.sliding_window"), 0, kMaxNumber, 0);
     if (window != 0 && window < positions) {
@@ -166,6 +171,15 @@ class ConfigWriter {
     json_["num_local_experts"] = fields_.Int(Key("expert_count"), 1, kMaxNumber);
     json_["num_experts_per_tok"] = fields_.Int(Key("expert_used_count"), 1, kMaxNumber);
     json_["intermediate_size"] = fields_.Int(Key("expert_feed_forward_length"), 1, kMaxNumber);
+  }
+
+  // Files do not say that all layers have experts, whose weights add up to 1: so it is in all
+  // models of the architecture.
+  void WriteQwen3Moe() {
+    json_["num_experts"] = fields_.Int(Key("expert_count"), 1, kMaxNumber);
+    json_["num_experts_per_tok"] = fields_.Int(Key("expert_used_count"), 1, kMaxNumber);
+    json_["moe_intermediate_size"] = fields_.Int(Key("expert_feed_forward_length"), 1, kMaxNumber);
+    json_["norm_topk_prob"] = true;
   }
 
   // Which matrices have a bias follows from the tensors. The loader finds out if layers differ.
@@ -219,7 +233,9 @@ absl::StatusOr<const ArchitectureName*> FindArchitecture(const GgufFile& file) {
   GgufFields fields(file);
   const std::string name = fields.String(kKey, 64);
   const auto known = std::ranges::find(kGgufArchitectures, name, &ArchitectureName::gguf);
-  if (known == kGgufArchitectures.end()) fields.Fail(kKey, "one of gpt-oss, llama, qwen2, qwen3");
+  if (known == kGgufArchitectures.end()) {
+    fields.Fail(kKey, "one of gpt-oss, llama, qwen2, qwen3, qwen3moe");
+  }
   RETURN_IF_ERROR(fields.status());
   return &*known;
 }

@@ -96,6 +96,10 @@ bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_nam
          (parts->module == "attn_q" || parts->module == "attn_k");
 }
 
+bool HasExpertsTogether(std::string_view architecture) {
+  return architecture == "gpt-oss" || architecture == "qwen3moe";
+}
+
 bool IsGgufTable(std::string_view gguf_name) { return gguf_name == "rope_freqs.weight"; }
 
 }  // namespace penstock

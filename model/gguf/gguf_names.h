@@ -19,6 +19,10 @@ std::optional<std::string> GgufName(std::string_view hugging_face_name);
 // architecture llama (Checkpoint::Tensor::interleaved_head).
 bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_name);
 
+// True if each of the tensors ffn_gate_exps, ffn_up_exps and ffn_down_exps of files of the
+// architecture has the matrices of all experts of a layer.
+bool HasExpertsTogether(std::string_view architecture);
+
 // True for tables that GgufConfigJson reads and the checkpoint does not have ("rope_freqs.weight").
 bool IsGgufTable(std::string_view gguf_name);
 

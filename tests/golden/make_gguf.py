@@ -10,6 +10,7 @@ cannot make from floats, are drawn at random around sensible scales. expected.sa
 make_quantised.py writes it, with row ROW of each quantised matrix in float32 ("row.blk.0.attn_q").
 """
 
+import re
 import subprocess
 import sys
 
@@ -27,7 +28,8 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm"}
+         "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp"}
+EXPERT = re.compile(r"mlp\.experts\.\d+\.(gate|up|down)_proj")
 
 
 def need_gguf():
@@ -39,7 +41,7 @@ def need_gguf():
 
 def cases():
     """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config
+    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
     q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
     mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
              "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
@@ -58,6 +60,11 @@ def cases():
                            lambda name: "Q8_0"),
         "gguf_q4_k_m": (LlamaConfig, WIDE, "llama", lambda name: q4_k_m.get(name, "Q4_K")),
         "gguf_mixed": (Qwen3Config, dict(WIDE, head_dim=64), "qwen3", lambda name: mixed[name]),
+        "gguf_qwen3_moe": (Qwen3MoeConfig, dict(
+            intermediate_size=96, moe_intermediate_size=32, num_experts=6, num_experts_per_tok=2,
+            norm_topk_prob=True, head_dim=32, decoder_sparse_step=1, mlp_only_layers=[]),
+            "qwen3moe", lambda name: "F32" if name.endswith("gate_inp") else
+            "Q4_0" if name.endswith("_exps") else "Q8_0"),
     }
 
 
@@ -68,7 +75,8 @@ def gguf_name(name):
     if module in whole:
         return whole[module]
     layer, inside = module.removeprefix("model.layers.").split(".", 1)
-    return f"blk.{layer}.{NAMES[inside]}"
+    expert = EXPERT.fullmatch(inside)
+    return f"blk.{layer}.{f'ffn_{expert[1]}_exps' if expert else NAMES[inside]}"
 
 
 def interleave(value, heads):
@@ -121,6 +129,10 @@ def describe(writer, config):
     writer.add_vocab_size(config.vocab_size)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    if getattr(config, "num_experts", 0):
+        writer.add_expert_count(config.num_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if not config.rope_scaling:
         return
     # As the converter computes the table of Llama 3.1.
@@ -139,11 +151,12 @@ def describe(writer, config):
 
 
 def write_tensors(writer, model, architecture, kind_of, generator):
-    """Gives the model the weights of the blocks that it writes; returns a row of each quantised one."""
+    """Gives the model the weights of the blocks that it writes; returns a row of each quantised one,
+    for experts of the last."""
     import gguf
     import numpy as np
     import torch
-    config, rows = model.config, {}
+    config, rows, experts = model.config, {}, {}
     for name, parameter in model.named_parameters():
         value = parameter.detach().numpy()
         short, end = gguf_name(name), name.rsplit(".", 1)[1]
@@ -159,6 +172,11 @@ def write_tensors(writer, model, architecture, kind_of, generator):
             rows[short] = torch.from_numpy(value[ROW % len(value)].copy())
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(value.copy()))
+        if short.endswith("_exps"):
+            experts.setdefault(short, []).append(data)
+            if len(experts[short]) < config.num_experts:
+                continue
+            data = np.stack(experts[short])
         writer.add_tensor(f"{short}.{end}", interleave(data, heads) if heads else data, raw_dtype=form)
     return rows
 

@@ -103,6 +103,22 @@ TEST(GgufConfigTest, GptOss) {
               HasSubstr("\"gpt-oss.attention.sliding_window\""));
 }
 
+TEST(GgufConfigTest, QwenWithExperts) {
+  GgufWriter writer = WithTable(LlamaMetadata("qwen3moe"));
+  EXPECT_THAT(ErrorOf(writer), HasSubstr("\"qwen3moe.expert_count\" is missing"));
+  writer.U32("qwen3moe.expert_count", 8)
+      .U32("qwen3moe.expert_used_count", 2)
+      .U32("qwen3moe.expert_feed_forward_length", 24);
+  const auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"Qwen3MoeForCausalLM"}));
+  EXPECT_EQ((*config)["num_experts"], 8);
+  EXPECT_EQ((*config)["num_experts_per_tok"], 2);
+  EXPECT_EQ((*config)["moe_intermediate_size"], 24);
+  EXPECT_EQ((*config)["norm_topk_prob"], true);
+  EXPECT_EQ((*config)["attention_bias"], false);
+}
+
 TEST(GgufConfigTest, EqualValuesOfLayersAreOne) {
   GgufWriter writer;
   writer.Text("general.architecture", "llama")
@@ -261,7 +277,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedConfig{
             "architecture", LlamaMetadata("gemma3"),
             "\"general.architecture\" is \"gemma3\", allowed is one of gpt-oss, llama, qwen2, "
-            "qwen3"},
+            "qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", Changed([](auto& w) { w.U32("llama.expert_count", 8); }),
