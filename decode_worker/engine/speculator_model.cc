@@ -15,19 +15,17 @@ namespace {
 constexpr double kMargin = 3;
 // The time of a part of that computation, in steps of the target.
 constexpr double kCatchUpSteps = 2;
-// The target's steps before the draft model's times are compared with theirs.
-constexpr int64_t kFirstSteps = 4;
 // An answer of which nothing is known goes on for this many tokens. Later it is expected to become
 // twice as long as it is.
 constexpr int32_t kTokensToCome = 64;
 
-std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
+}  // namespace
+
+std::vector<DrawSpec> Speculator::DrawsOf(const Sampler& sampler, int32_t count) {
   std::vector<DrawSpec> draws;
   for (int32_t ahead = 0; ahead < count; ++ahead) draws.push_back(sampler.GuessDraw(ahead));
   return draws;
 }
-
-}  // namespace
 
 // Guesses of the draft model are computed here, if they pay.
 DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers) {
