@@ -23,6 +23,17 @@ std::unique_ptr<DraftModel> DraftModelOf(WorkerRuntime& runtime, const DecodeRol
                           .relative_cost = bytes(*host) / bytes(runtime.host())});
 }
 
+// Null without --speculation=mtp, because the layer is not loaded then. Its step reads one layer
+// and the output matrix, which is about as much as another.
+std::unique_ptr<MtpDrafter> MtpDrafterOf(WorkerRuntime& runtime) {
+  ModelHost& host = runtime.host();
+  if (host.runner->mtp() == nullptr) return nullptr;
+  return std::make_unique<MtpDrafter>(
+      *host.runner, host.pool->view(), runtime.clock(),
+      MtpDrafter::Options{.step_tokens = host.cpu_runner->max_step_tokens(),
+                          .relative_cost = 2.0 / host.layout.layers});
+}
+
 class DecodeRole final : public EngineRole {
  public:
   DecodeRole(WorkerRuntime& runtime, const DecodeRoleOptions& options)
@@ -34,12 +45,14 @@ class DecodeRole final : public EngineRole {
         swap_budget_(runtime.tiers().swap_blocks_max()),
         transfers_(runtime.metrics(), TransferMetrics::Direction::kReceived),
         draft_(DraftModelOf(runtime, options)),
+        mtp_(MtpDrafterOf(runtime)),
         engine_({.runner = runner_,
                  .pool = *runtime.host().pool,
                  .cache = runtime.cache(),
                  .store = runtime.tiers(),
                  .clock = runtime.clock(),
-                 .draft = draft_.get()},
+                 .draft = draft_.get(),
+                 .mtp = mtp_.get()},
                 {.batch_max = options.batch_max,
                  .sessions_max = static_cast<size_t>(sessions_max_),
                  .prefill_tokens = static_cast<int32_t>(options.prefill_chunk),
@@ -81,13 +94,13 @@ class DecodeRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_sequences_moved(state->sequences_moved() + service_.moved());
-    const auto ngrams = static_cast<uint64_t>(engine_.drafted(Drafter::kNgram));
-    const auto right_ngrams = static_cast<uint64_t>(engine_.accepted(Drafter::kNgram));
     state->set_draft_model_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kModel)));
     state->set_draft_model_tokens_accepted(
         static_cast<uint64_t>(engine_.accepted(Drafter::kModel)));
-    state->set_draft_tokens(ngrams + state->draft_model_tokens());
-    state->set_draft_tokens_accepted(right_ngrams + state->draft_model_tokens_accepted());
+    state->set_mtp_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kMtp)));
+    state->set_mtp_tokens_accepted(static_cast<uint64_t>(engine_.accepted(Drafter::kMtp)));
+    state->set_draft_tokens(static_cast<uint64_t>(engine_.drafted()));
+    state->set_draft_tokens_accepted(static_cast<uint64_t>(engine_.accepted()));
   }
 
   void DescribeLoad(v1::WorkerState* state) const override {
@@ -125,6 +138,7 @@ class DecodeRole final : public EngineRole {
   TransferMetrics transfers_;
   int64_t accepted_ = 0;  // guesses that metrics have; used by the engine's thread
   const std::unique_ptr<DraftModel> draft_;  // null: there is none
+  const std::unique_ptr<MtpDrafter> mtp_;    // likewise
   DecodeEngine engine_;
   DecodeService service_;
 };

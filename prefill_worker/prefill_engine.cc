@@ -32,7 +32,8 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
       outputs_(runner),
       attention_(runner.eviction_attention()),
-      hidden_size_(runner.hidden_size()) {}
+      hidden_size_(runner.hidden_size()),
+      fills_mtp_(runner.mtp() != nullptr) {}
 
 PrefillEngine::~PrefillEngine() { Stop(); }
 
@@ -121,6 +122,7 @@ void PrefillEngine::Accept(PrefillJob job) {
                                            .eviction = std::move(eviction)})
                        .first->second;
   if (prompt.job.hidden_state) prompt.hidden.resize(static_cast<size_t>(hidden_size_));
+  if (fills_mtp_) prompt.mtp_hidden.resize(static_cast<size_t>(hidden_size_));
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
   if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout)))
@@ -302,15 +304,18 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
         SequenceStep{.tokens = std::span(prompt.job.tokens).subspan(begin, tokens),
                      .position = begin,
                      .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
-                     .evicted = behind ? eviction->evicted() : 0});
+                     .evicted = behind ? eviction->evicted() : 0,
+                     .fills_mtp = fills_mtp_ && !behind,
+                     .before = prompt.mtp_hidden});
   };
   const int32_t scored = ScoredRows(chunk);
   for (int32_t i = 0; i < scored; ++i) outputs_.Want(add(chunk.begin + i, 1), {});
-  if (scored == chunk.tokens) return;
-  SequenceStep& rest = add(chunk.begin + scored, chunk.tokens - scored);
+  if (scored < chunk.tokens) add(chunk.begin + scored, chunk.tokens - scored);
+  SequenceStep& last = steps.back();
+  if (last.fills_mtp) last.hidden = prompt.mtp_hidden;
   if (!EndsPrompt(chunk)) return;
-  outputs_.Want(rest, FirstDraws(FirstOf(prompt.job)));
-  rest.hidden = prompt.hidden;
+  outputs_.Want(last, FirstDraws(FirstOf(prompt.job)));
+  if (!prompt.hidden.empty()) last.hidden = prompt.hidden;
 }
 
 void PrefillEngine::SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer,

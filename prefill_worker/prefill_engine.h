@@ -75,6 +75,9 @@ class PrefillEngine {
     OwedBlocks owed = {};            // of a prompt that exchanges blocks
     size_t passed = 0;               // leading blocks that its window has passed
     std::vector<float> hidden = {};  // of its last token; empty: not wanted
+    // Of the last token computed so far, for the next one in the layer for multi-token prediction.
+    // Zeros before the first, which may follow a cached prefix. Empty without such a layer.
+    std::vector<float> mtp_hidden = {};
   };
 
   void Run();
@@ -132,6 +135,7 @@ class PrefillEngine {
   StepOutputs outputs_;
   const std::optional<EvictionAttention> attention_;  // of a runner that can evict
   const int32_t hidden_size_;
+  const bool fills_mtp_;          // the runner has a layer for multi-token prediction
   bool refused_ = false;          // in this turn a prompt did not get its blocks
   FreedWaiters::Wait room_wait_;  // while prompts wait for blocks and nothing else is to do
   std::mt19937 random_{1};        // for random_chunks only

@@ -36,13 +36,17 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
                    .running = running_,
                    .wake = Waker()}),
       freezes_(parts.pool, running_, preemption_),
-      prefills_(options_.prefill_tokens, parts.clock, parts.cache, parts.pool.view().layout),
+      prefills_({.chunk_tokens = options_.prefill_tokens,
+                 .layout = parts.pool.view().layout,
+                 .mtp_hidden = parts.mtp == nullptr ? 0 : parts.mtp->hidden_size()},
+                parts.clock, parts.cache),
       outputs_(parts.runner),
       speculator_({.tokens = options_.draft_tokens,
                    .rows = options_.draft_rows,
                    .ngrams = options_.ngrams,
                    .random = options_.random_drafts,
                    .draft = parts.draft,
+                   .mtp = parts.mtp,
                    .progress = options_.progress}) {}
 
 DecodeEngine::~DecodeEngine() { Stop(); }
@@ -161,11 +165,12 @@ void DecodeEngine::Decode(DecodeJob job) {
   if (job.beams) return Search(std::move(job));
   const std::shared_ptr<DecodeSink> sink = job.sink;
   const std::vector<uint32_t> tokens = speculator_.on() ? job.tokens : std::vector<uint32_t>();
+  const std::vector<float> hidden = std::move(job.hidden);
   std::vector<DecodeSequence> choices = ForkChoices(std::move(job), pool_.view());
   if (choices.empty()) return sink->OnEnd(absl::OkStatus());
   for (DecodeSequence& sequence : choices) {
     sequence.id = running_.NewId();
-    speculator_.Begin(sequence, tokens);
+    speculator_.Begin(sequence, tokens, hidden);
   }
   Enter(std::move(choices));
 }
@@ -232,11 +237,13 @@ bool DecodeEngine::Step() {
   const std::vector<uint64_t> batch = NextBatch();
   const bool prefill = !prefills_.empty() && prefills_.MakeRoom();
   if (batch.empty() && !prefill) return false;
-  if (!prefill) {
-    const auto grow = [this](DecodeSequence& sequence, int32_t more) {
-      return Grow(sequence, more);
-    };
-    speculator_.Plan({.ids = batch, .sequences = running_.all(), .grow = grow});
+  const std::function<bool(DecodeSequence&, int32_t)> grow =
+      [this](DecodeSequence& sequence, int32_t more) { return Grow(sequence, more); };
+  const Speculator::Batch planned{.ids = batch, .sequences = running_.all(), .grow = grow};
+  if (prefill) {
+    speculator_.PlanNone(planned);
+  } else {
+    speculator_.Plan(planned);
   }
   if (!Compute(batch, prefill).ok()) ComputeAlone(batch, prefill);
   return true;
@@ -329,6 +336,7 @@ void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& 
                      .position = sequence.position() + static_cast<int32_t>(row),
                      .blocks = sequence.table,
                      .evicted = sequence.evicted});
+    if (sequence.mtp != nullptr) steps.back().hidden = sequence.mtp->Row(row);
     const bool ranks = sequence.session->beams != nullptr;
     outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()
                                       : sequence.sampler.OwnDraws(static_cast<int32_t>(row)));
@@ -378,6 +386,7 @@ std::optional<v1::TokenOut> DecodeEngine::TakeToken(DecodeSequence& sequence,
   sequence.last_token = sampled.id;
   if (sequence.draft != nullptr) sequence.draft->Observe(sampled.id);
   if (sequence.context != nullptr) sequence.context->Observe(sampled.id);
+  if (sequence.mtp != nullptr) sequence.mtp->Observe(sampled.id);
   return MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
 }
 

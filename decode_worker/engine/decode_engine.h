@@ -35,6 +35,7 @@ struct DecodeParts {
   TieredStore& store;  // keeps preempted sequences
   const Clock& clock;
   DraftModel* draft = nullptr;  // guesses tokens; null: there is none
+  MtpDrafter* mtp = nullptr;    // likewise
 };
 
 // Turns KV into tokens by continuous batching over its sessions. Its own thread owns every
@@ -86,8 +87,12 @@ class DecodeEngine {
   // Tokens that were guessed and checked, and those of them that were right, since the start.
   int64_t drafted(Drafter by) const { return speculator_.checked(by); }
   int64_t accepted(Drafter by) const { return speculator_.right(by); }
-  int64_t drafted() const { return drafted(Drafter::kNgram) + drafted(Drafter::kModel); }
-  int64_t accepted() const { return accepted(Drafter::kNgram) + accepted(Drafter::kModel); }
+  int64_t drafted() const {
+    return drafted(Drafter::kNgram) + drafted(Drafter::kModel) + drafted(Drafter::kMtp);
+  }
+  int64_t accepted() const {
+    return accepted(Drafter::kNgram) + accepted(Drafter::kModel) + accepted(Drafter::kMtp);
+  }
 
  private:
   void Run();

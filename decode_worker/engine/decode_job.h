@@ -53,7 +53,9 @@ struct DecodeJob {
   // Each choice's token behind `tokens`, sampled by prefill; of a beam search the first candidates.
   std::vector<v1::TokenOut> first;
   std::vector<BlockRef> blocks;  // the KV of `tokens`
-  BlockCredit growth;            // for the first tokens, or for the longest answers
+  // The model's hidden state behind `tokens`, for MtpContext; empty: it is not known.
+  std::vector<float> hidden = {};
+  BlockCredit growth;  // for the first tokens, or for the longest answers
   // If not 0, the session needs more blocks than `growth` on its way, in the place of those that
   // its window has passed, and may hold this number at once.
   int64_t exchanges = 0;

@@ -7,6 +7,7 @@
 #include "decode_worker/engine/freeze_queue.h"
 #include "decode_worker/speculation/draft_context.h"
 #include "decode_worker/speculation/draft_lengths.h"
+#include "decode_worker/speculation/mtp_context.h"
 #include "decode_worker/speculation/sequence_draft.h"
 
 namespace penstock {
@@ -49,6 +50,7 @@ struct DecodeSequence {
   Drafter drafter = Drafter::kNgram;           // of these guesses
   std::unique_ptr<SequenceDraft> draft = {};   // null: no guesses from its own tokens
   std::unique_ptr<DraftContext> context = {};  // in the draft model; null: there is none
+  std::unique_ptr<MtpContext> mtp = {};        // in the layer for MTP; null: no guesses of it
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
   // True if the KV of `more` further tokens needs a further block.

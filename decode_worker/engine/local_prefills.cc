@@ -12,6 +12,7 @@ void LocalPrefills::Add(DecodeJob job) {
   prompt.computed = prompt.job.prefill->cached;
   for (const BlockRef& block : prompt.job.blocks) prompt.table.push_back(block.id());
   prompt.passed = CountPassed(prompt.job.blocks);
+  prompt.job.hidden.assign(options_.mtp_hidden, 0);
   if (prompt.passed > 0) TakePassed(prompt.job.blocks, prompt.table, prompt.passed);
   prompts_.push_back(std::move(prompt));
 }
@@ -20,7 +21,7 @@ bool LocalPrefills::MakeRoom() {
   Prompt& prompt = prompts_.front();
   if (prompt.job.exchanges == 0) return true;
   const int64_t wanted =
-      layout_.BlocksFor(prompt.computed + Tokens(prompt)) - std::ssize(prompt.job.blocks);
+      options_.layout.BlocksFor(prompt.computed + Tokens(prompt)) - std::ssize(prompt.job.blocks);
   if (wanted > prompt.job.growth.blocks()) Exchange(prompt, {});
   if (wanted > prompt.job.growth.blocks()) return false;
   for (BlockRef& block : prompt.job.growth.Take(std::max<int64_t>(0, wanted))) {
@@ -33,9 +34,9 @@ bool LocalPrefills::MakeRoom() {
 // Gives up the blocks that no token behind the computed ones sees. The cache gets them first.
 void LocalPrefills::PassWindow(Prompt& prompt) {
   if (prompt.job.exchanges == 0) return;
-  const auto first = static_cast<size_t>(layout_.FirstBlock(prompt.computed));
+  const auto first = static_cast<size_t>(options_.layout.FirstBlock(prompt.computed));
   if (first <= prompt.passed) return;
-  const auto full = static_cast<size_t>(prompt.computed / layout_.block_tokens);
+  const auto full = static_cast<size_t>(prompt.computed / options_.layout.block_tokens);
   cache_.Insert(prompt.job.access, prompt.job.prompt, std::span(prompt.job.blocks).first(full));
   prompt.passed = first;
   Exchange(prompt, TakePassed(prompt.job.blocks, prompt.table, first));
@@ -47,7 +48,8 @@ void LocalPrefills::Exchange(Prompt& prompt, std::vector<BlockRef> passed) {
 }
 
 int32_t LocalPrefills::Tokens(const Prompt& prompt) const {
-  return std::min(chunk_tokens_, static_cast<int32_t>(prompt.job.tokens.size()) - prompt.computed);
+  return std::min(options_.chunk_tokens,
+                  static_cast<int32_t>(prompt.job.tokens.size()) - prompt.computed);
 }
 
 SequenceStep LocalPrefills::Next() {
@@ -57,7 +59,10 @@ SequenceStep LocalPrefills::Next() {
   const auto from = static_cast<size_t>(prompt.computed);
   return {.tokens = std::span<const uint32_t>(prompt.job.tokens).subspan(from, count),
           .position = prompt.computed,
-          .blocks = prompt.table};
+          .blocks = prompt.table,
+          .hidden = prompt.job.hidden,
+          .fills_mtp = options_.mtp_hidden > 0,
+          .before = prompt.job.hidden};
 }
 
 bool LocalPrefills::NextIsLast() const {

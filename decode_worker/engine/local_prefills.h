@@ -23,10 +23,15 @@ struct FinishedPrefill {
 // computes some tokens of the oldest one. Used by the engine thread only.
 class LocalPrefills {
  public:
-  // `chunk_tokens`: the maximum in a step.
-  LocalPrefills(int32_t chunk_tokens, const Clock& clock, KvCacheManager& cache,
-                const KvLayout& layout)
-      : chunk_tokens_(chunk_tokens), clock_(clock), cache_(cache), layout_(layout) {}
+  struct Options {
+    int32_t chunk_tokens = 64;  // maximum in a step
+    KvLayout layout;
+    // The dimensions of the hidden states that the target's layer for multi-token prediction takes;
+    // 0: there is no such layer.
+    size_t mtp_hidden = 0;
+  };
+  LocalPrefills(const Options& options, const Clock& clock, KvCacheManager& cache)
+      : options_(options), clock_(clock), cache_(cache) {}
 
   void Add(DecodeJob job);
   size_t size() const { return prompts_.size(); }
@@ -64,10 +69,9 @@ class LocalPrefills {
   void PassWindow(Prompt& prompt);
   void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
 
-  const int32_t chunk_tokens_;
+  const Options options_;
   const Clock& clock_;
   KvCacheManager& cache_;
-  const KvLayout layout_;
   std::deque<Prompt> prompts_;  // the oldest first
 };
 

@@ -5,9 +5,25 @@
 #include <utility>
 
 namespace penstock {
+namespace {
 
-void Speculator::Begin(DecodeSequence& sequence, std::span<const uint32_t> tokens) const {
+std::span<const uint32_t> GuessOf(const DecodeSequence& sequence, Drafter drafter) {
+  if (drafter == Drafter::kModel) return sequence.context->guess();
+  if (drafter == Drafter::kNgram) return sequence.draft->guess();
+  // The layer for MTP may have failed.
+  return sequence.mtp == nullptr ? std::span<const uint32_t>() : sequence.mtp->record().guess();
+}
+
+}  // namespace
+
+void Speculator::Begin(DecodeSequence& sequence, std::span<const uint32_t> tokens,
+                       std::span<const float> hidden) const {
   if (!on()) return;
+  // The layer's positions are those of all tokens, so it cannot follow an eviction.
+  if (mtp_ != nullptr && !sequence.session->evicted) {
+    sequence.mtp = std::make_unique<MtpContext>(sequence.last_token, hidden, mtp_->hidden_size(),
+                                                1 + static_cast<size_t>(options_.tokens));
+  }
   if (options_.ngrams) {
     const auto more = static_cast<size_t>(sequence.session->stop.tokens_max);
     sequence.draft = std::make_unique<SequenceDraft>(tokens, tokens.size() + more);
@@ -19,29 +35,42 @@ void Speculator::Begin(DecodeSequence& sequence, std::span<const uint32_t> token
   sequence.context->Observe(sequence.last_token);
 }
 
+void Speculator::ClearGuesses(const Batch& batch) const {
+  for (const uint64_t id : batch.ids) {
+    DecodeSequence& sequence = batch.sequences.at(id);
+    sequence.guesses.clear();
+    // The layer failed while the sequence was swapped out.
+    if (mtp_ == nullptr) sequence.mtp.reset();
+  }
+}
+
 void Speculator::Plan(const Batch& batch) {
-  for (const uint64_t id : batch.ids) batch.sequences.at(id).guesses.clear();
+  ClearGuesses(batch);
   if (!on() || batch.ids.empty()) return;
   std::vector<DraftOffers> offers;
   for (const uint64_t id : batch.ids) offers.push_back(OffersOf(batch.sequences.at(id)));
   const DraftPlan plan =
-      draft_ == nullptr ? Choose(offers, nullptr) : PlanWithModel(batch, std::move(offers));
+      draft_ == nullptr ? PlanWithMtp(batch, offers) : PlanWithModel(batch, std::move(offers));
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     TakeGuesses(batch, batch.sequences.at(batch.ids[i]), plan.choices[i]);
   }
 }
 
-DraftPlan Speculator::Choose(std::span<const DraftOffers> offers, const StepCost* model) {
+DraftPlan Speculator::Choose(std::span<const DraftOffers> offers, const DraftCosts& costs) {
   if (options_.random) return RandomDrafts(offers, options_.rows, random_);
-  return ChooseDrafts(offers, {.target = cost_, .model = model}, options_.rows);
+  return ChooseDrafts(offers, costs, options_.rows);
+}
+
+void Speculator::PlanNone(const Batch& batch) {
+  ClearGuesses(batch);
+  if (mtp_ != nullptr) GuessByMtp(batch, std::vector<DraftChoice>(batch.ids.size()));
 }
 
 void Speculator::TakeGuesses(const Batch& batch, DecodeSequence& sequence,
                              const DraftChoice& choice) {
   if (choice.tokens == 0) return;
   sequence.drafter = choice.drafter;
-  const bool model = choice.drafter == Drafter::kModel;
-  const auto guess = model ? sequence.context->guess() : sequence.draft->guess();
+  const std::span<const uint32_t> guess = GuessOf(sequence, choice.drafter);
   // The draft model's guess is missing if its pool is full.
   const auto count = std::min(guess.size(), static_cast<size_t>(choice.tokens));
   for (const uint32_t token : guess.first(count)) {
@@ -71,6 +100,10 @@ DraftOffers Speculator::OffersOf(DecodeSequence& sequence) const {
     offers.model = {.tokens = std::min(most, draft_->Longest(*sequence.context)),
                     .acceptance = sequence.context->acceptance(draft_->acceptance())};
   }
+  if (mtp_ != nullptr && sequence.mtp != nullptr && sequence.mtp->ready()) {
+    offers.mtp = {.tokens = most,
+                  .acceptance = sequence.mtp->record().acceptance(mtp_->acceptance())};
+  }
   return offers;
 }
 
@@ -87,6 +120,7 @@ uint32_t Speculator::CountChecked(DecodeSequence& sequence, size_t tokens) {
   counts.checked += static_cast<int64_t>(guessed);
   counts.right += static_cast<int64_t>(right);
   if (draft_ != nullptr && sequence.context != nullptr) draft_->Count(*sequence.context);
+  if (mtp_ != nullptr && sequence.mtp != nullptr) mtp_->Count(*sequence.mtp);
   return static_cast<uint32_t>(guessed - right);
 }
 

@@ -15,19 +15,17 @@ namespace {
 constexpr double kMargin = 3;
 // The time of a part of that computation, in steps of the target.
 constexpr double kCatchUpSteps = 2;
-// The target's steps before the draft model's times are compared with theirs.
-constexpr int64_t kFirstSteps = 4;
 // An answer of which nothing is known goes on for this many tokens. Later it is expected to become
 // twice as long as it is.
 constexpr int32_t kTokensToCome = 64;
 
-std::vector<DrawSpec> DrawsOf(const Sampler& sampler, int32_t count) {
+}  // namespace
+
+std::vector<DrawSpec> Speculator::DrawsOf(const Sampler& sampler, int32_t count) {
   std::vector<DrawSpec> draws;
   for (int32_t ahead = 0; ahead < count; ++ahead) draws.push_back(sampler.GuessDraw(ahead));
   return draws;
 }
-
-}  // namespace
 
 // Guesses of the draft model are computed here, if they pay.
 DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers) {
@@ -38,7 +36,7 @@ DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers>
     const bool ready = context != nullptr && DraftModel::Ready(*context);
     if (!ready || steps_ < kFirstSteps) offers[i].model = {};
   }
-  DraftPlan plan = Choose(offers, &model);
+  DraftPlan plan = Choose(offers, {.target = cost_, .model = &model});
   if (draft_ != nullptr) GuessByModel(batch, plan.choices);
   return plan;
 }
@@ -47,7 +45,7 @@ DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers>
 // has its KV.
 void Speculator::CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers,
                             const StepCost& model) {
-  const DraftPlan wish = Choose(offers, &model);
+  const DraftPlan wish = Choose(offers, {.target = cost_, .model = &model});
   const double step = cost_.Seconds(static_cast<int64_t>(batch.ids.size()));
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);

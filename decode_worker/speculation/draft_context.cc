@@ -12,16 +12,7 @@ DraftContext::DraftContext(std::vector<uint32_t> tokens, size_t common)
 void DraftContext::Observe(uint32_t token) {
   tokens_.push_back(token);
   largest_token_ = std::max(largest_token_, token);
-  if (compared_ == guess_.size()) return;
-  const bool right = guess_[compared_++] == token;
-  acceptance_.Add(right);
-  ++counts_.all;
-  counts_.right += right ? 1 : 0;
-  if (!right) {
-    compared_ = guess_.size();
-  } else if (compared_ < guess_.size()) {
-    ++computed_;  // The draft model computed every token of the guess but the last.
-  }
+  if (record_.Observe(token)) ++computed_;  // It computed every token of the guess but the last.
 }
 
 void DraftContext::SharePrompt(const DraftContext& other, int32_t block_tokens) {
@@ -41,8 +32,7 @@ void DraftContext::SharePrompt(const DraftContext& other, int32_t block_tokens) 
 void DraftContext::Release() {
   blocks_.clear();
   table_.clear();
-  guess_.clear();
-  compared_ = 0;
+  record_.Begin();
   computed_ = 0;
 }
 

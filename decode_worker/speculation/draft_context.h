@@ -4,10 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "decode_worker/speculation/acceptance.h"
+#include "decode_worker/speculation/guess_record.h"
 #include "kvstore/cache/block_pool.h"
 
 namespace penstock {
@@ -26,14 +25,13 @@ class DraftContext {
 
   std::span<const uint32_t> tokens() const { return tokens_; }
   uint32_t largest_token() const { return largest_token_; }
-  std::span<const uint32_t> guess() const { return guess_; }  // the last one
+  std::span<const uint32_t> guess() const { return record_.guess(); }  // the last one
   // Tokens with KV, and tokens still to compute: at least the last one, for its logits.
   size_t computed() const { return std::min(computed_, tokens_.size() - 1); }
   size_t pending() const { return tokens_.size() - computed(); }
-  // The probability that a guess is right when those before it are. `prior` is that of other
-  // sequences.
-  double acceptance(double prior) const { return acceptance_.rate(prior, kPriorWeight); }
-  void SkipGuess() { acceptance_.Fade(kFadeSteps); }  // a step passed without a guess
+  // See GuessRecord.
+  double acceptance(double prior) const { return record_.acceptance(prior); }
+  void SkipGuess() { record_.Skip(); }  // a step passed without a guess
 
   // Shares the full blocks of the prompt with `other`, a choice of the same session. Only while
   // this one has no KV.
@@ -45,29 +43,18 @@ class DraftContext {
   bool Reserve(size_t tokens, BlockPool& pool);  // false: the pool has no block for them
   std::span<const uint32_t> table() const { return table_; }
   void Computed(size_t tokens) { computed_ = computed() + tokens; }
-  void BeginGuess() { guess_.clear(), compared_ = 0; }
-  void AddGuess(uint32_t token) { guess_.push_back(token); }
-  // Guesses that Observe has compared since the last call, and those of them that were right.
-  struct Compared {
-    int all = 0;
-    int right = 0;
-  };
-  Compared TakeCompared() { return std::exchange(counts_, {}); }
+  void BeginGuess() { record_.Begin(); }
+  void AddGuess(uint32_t token) { record_.Add(token); }
+  GuessRecord::Compared TakeCompared() { return record_.TakeCompared(); }
 
  private:
-  static constexpr double kPriorWeight = 16;  // guesses
-  static constexpr double kFadeSteps = 256;
-
   std::vector<uint32_t> tokens_;
   const size_t common_;
   uint32_t largest_token_;
   size_t computed_ = 0;  // tokens with KV; the last one's, too, if it was guessed and not checked
   std::vector<BlockRef> blocks_;
   std::vector<uint32_t> table_;  // ids of `blocks_`
-  std::vector<uint32_t> guess_;
-  size_t compared_ = 0;  // tokens of guess_
-  Compared counts_;
-  Acceptance acceptance_;
+  GuessRecord record_;
 };
 
 }  // namespace penstock

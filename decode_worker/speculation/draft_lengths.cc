@@ -1,6 +1,7 @@
 #include "decode_worker/speculation/draft_lengths.h"
 
 #include <algorithm>
+#include <array>
 
 namespace penstock {
 namespace {
@@ -11,7 +12,7 @@ constexpr double kMargin = 1.2;
 // The offer of one sequence that takes part in the choice.
 struct Bid {
   DraftOffer offer;
-  double seconds = 0;  // for each of its tokens: a row, and a part of the draft model's step
+  double seconds = 0;  // for each of its tokens: a row, and a part of its drafter's step
   double gain = 0;     // expected tokens of its next row
 };
 
@@ -34,38 +35,61 @@ double AddRows(std::vector<Bid>& bids, double seconds, int32_t rows_max,
   return 1 - seconds / expected / plain;
 }
 
-// The drafter of each sequence where the draft model costs nothing: that with the better guesses.
-DraftChoice FirstChoice(const DraftOffers& offers, const DraftCosts& costs) {
-  const bool model =
-      costs.model != nullptr && offers.model.tokens > 0 &&
-      (offers.ngram.tokens == 0 || offers.ngram.acceptance < offers.model.acceptance);
-  return {.drafter = model ? Drafter::kModel : Drafter::kNgram, .tokens = 0};
+const DraftOffer& OfferOf(const DraftOffers& offers, Drafter drafter) {
+  if (drafter == Drafter::kModel) return offers.model;
+  return drafter == Drafter::kMtp ? offers.mtp : offers.ngram;
 }
 
-bool ByModel(const DraftChoice& choice) { return choice.drafter == Drafter::kModel; }
+// The time of the steps in which the drafter computes its guesses; null: they cost nothing.
+const StepCost* CostOf(const DraftCosts& costs, Drafter drafter) {
+  if (drafter == Drafter::kModel) return costs.model;
+  return drafter == Drafter::kMtp ? costs.mtp : nullptr;
+}
 
-// The bids of `choices`. The draft model's sequences share the time of its step.
+// The drafter of each sequence where guesses cost nothing: that with the better ones.
+DraftChoice FirstChoice(const DraftOffers& offers, const DraftCosts& costs) {
+  DraftChoice choice;
+  for (const Drafter other : {Drafter::kModel, Drafter::kMtp}) {
+    const DraftOffer& best = OfferOf(offers, choice.drafter);
+    const DraftOffer& offer = OfferOf(offers, other);
+    if (CostOf(costs, other) == nullptr || offer.tokens == 0) continue;
+    if (best.tokens == 0 || best.acceptance < offer.acceptance) choice.drafter = other;
+  }
+  return choice;
+}
+
+// The part of a drafter's step that each of its sequences pays.
+double ShareOf(Drafter drafter, std::span<const DraftChoice> choices, const DraftCosts& costs) {
+  const StepCost* const cost = CostOf(costs, drafter);
+  if (cost == nullptr) return 0;
+  const auto sharers = std::ranges::count(choices, drafter, &DraftChoice::drafter);
+  return sharers == 0 ? 0 : cost->Seconds(sharers) / static_cast<double>(sharers);
+}
+
+// The bids of `choices`. The sequences of a drafter share the time of its step.
 std::vector<Bid> BidsOf(std::span<const DraftOffers> offers, std::span<const DraftChoice> choices,
                         const DraftCosts& costs) {
-  const auto sharers = std::ranges::count_if(choices, ByModel);
-  const double share =
-      sharers == 0 ? 0 : costs.model->Seconds(sharers) / static_cast<double>(sharers);
+  std::array<double, kDrafters> shares;
+  for (size_t i = 0; i < kDrafters; ++i) {
+    shares[i] = ShareOf(static_cast<Drafter>(i), choices, costs);
+  }
   std::vector<Bid> bids;
   for (size_t i = 0; i < offers.size(); ++i) {
-    const DraftOffer& offer = ByModel(choices[i]) ? offers[i].model : offers[i].ngram;
+    const Drafter drafter = choices[i].drafter;
+    const DraftOffer& offer = OfferOf(offers[i], drafter);
     bids.push_back({.offer = offer,
-                    .seconds = costs.target.SecondsPerRow() + (ByModel(choices[i]) ? share : 0),
+                    .seconds = costs.target.SecondsPerRow() + shares[static_cast<size_t>(drafter)],
                     .gain = offer.tokens > 0 ? offer.acceptance : 0});
   }
   return bids;
 }
 
-// Sequences whose guesses by the draft model do not pay give up their share. Returns true if there
-// are any.
+// Sequences whose guesses do not pay for their computation give up their share. Returns true if
+// there are any.
 bool DropUnpaid(std::vector<DraftChoice>& choices) {
   bool any = false;
   for (DraftChoice& choice : choices) {
-    if (!ByModel(choice) || choice.tokens > 0) continue;
+    if (choice.drafter == Drafter::kNgram || choice.tokens > 0) continue;
     choice.drafter = Drafter::kNgram;
     any = true;
   }
@@ -74,8 +98,8 @@ bool DropUnpaid(std::vector<DraftChoice>& choices) {
 
 }  // namespace
 
-// The sequences that use the draft model share the time of its step. When one of them gets no guess
-// after all, the others' shares grow, so the choice is made again without it.
+// The sequences of a drafter that computes its guesses share the time of its step. When one of them
+// gets no guess after all, the others' shares grow, so the choice is made again without it.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max) {
   DraftPlan plan;
@@ -94,12 +118,18 @@ DraftPlan RandomDrafts(std::span<const DraftOffers> offers, int32_t rows_max,
                        std::mt19937& random) {
   DraftPlan plan;
   for (const DraftOffers& offer : offers) {
-    const bool model = offer.model.tokens > 0 && (offer.ngram.tokens == 0 || random() % 2 == 0);
-    const int32_t most = std::min(model ? offer.model.tokens : offer.ngram.tokens, rows_max);
-    const auto tokens = static_cast<int32_t>(random() % (static_cast<uint32_t>(most) + 1));
-    plan.choices.push_back(
-        {.drafter = model ? Drafter::kModel : Drafter::kNgram, .tokens = tokens});
-    rows_max -= tokens;
+    std::vector<Drafter> drafters;
+    for (const Drafter drafter : {Drafter::kNgram, Drafter::kModel, Drafter::kMtp}) {
+      if (OfferOf(offer, drafter).tokens > 0) drafters.push_back(drafter);
+    }
+    DraftChoice choice;
+    if (!drafters.empty()) {
+      choice.drafter = drafters[random() % drafters.size()];
+      const int32_t most = std::min(OfferOf(offer, choice.drafter).tokens, rows_max);
+      choice.tokens = static_cast<int32_t>(random() % (static_cast<uint32_t>(most) + 1));
+    }
+    plan.choices.push_back(choice);
+    rows_max -= choice.tokens;
   }
   return plan;
 }

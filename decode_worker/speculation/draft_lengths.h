@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <random>
 #include <span>
@@ -10,30 +11,33 @@
 namespace penstock {
 
 // This room (decode_worker/speculation) guesses the next tokens of answers and decides how many of
-// them a step checks. It knows token ids, times, and a draft model with its KV. It does not know
-// sessions, the target model or its KV; a guess is never more than a hint, because the engine draws
-// every token itself.
+// them a step checks. It knows token ids, times, a draft model with its KV, and the target's layer
+// for multi-token prediction (MTP). It does not know sessions or the target's other layers; a guess
+// is never more than a hint, because the engine draws every token itself.
 
 // The source of a sequence's guesses.
-enum class Drafter { kNgram, kModel };
+enum class Drafter { kNgram, kModel, kMtp };
+inline constexpr size_t kDrafters = 3;
 
 // A sequence's guess.
 struct DraftOffer {
   int32_t tokens = 0;     // the maximum that a step may check
-  double acceptance = 0;  // see SequenceDraft and DraftContext
+  double acceptance = 0;  // see SequenceDraft and GuessRecord
 };
 
 // A sequence's guesses, of which a step checks those of one drafter.
 struct DraftOffers {
   DraftOffer ngram;
   DraftOffer model;
+  DraftOffer mtp = {};
 };
 
-// The times of steps: of the target model, and of the draft model for one token of each of some
-// sequences (null: there is no draft model).
+// The times of steps: of the target model, and of the draft model or of the layer for MTP for one
+// token of each of some sequences (null: there is none).
 struct DraftCosts {
   const StepCost& target;
   const StepCost* model = nullptr;
+  const StepCost* mtp = nullptr;
 };
 
 struct DraftChoice {
@@ -49,8 +53,8 @@ struct DraftPlan {
 // The number of tokens of each offer that the next step should check, at most `rows_max` in all. A
 // row is added while it raises the expected tokens per second: greedy goodput, as in Liu et al.,
 // "Optimizing Speculative Decoding for Serving Large Language Models Using Goodput" (arXiv
-// 2406.14066). A guess of the draft model costs a part of the draft's step, too. `offers` has one
-// entry for each sequence of the step.
+// 2406.14066). A guess of the draft model, or of the layer for MTP, costs a part of its step, too.
+// `offers` has one entry for each sequence of the step.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max);
 

@@ -129,15 +129,10 @@ uint32_t DraftModel::TokenOf(const StepOutput& output, const DrawSpec& draw) con
   return DrawToken(output.logits.first(vocab), draw);
 }
 
-void DraftModel::Count(DraftContext& context) {
-  const DraftContext::Compared compared = context.TakeCompared();
-  for (int i = 0; i < compared.all; ++i) acceptance_.Add(i < compared.right);
-}
-
 // Also forgets the measured times, so that one that was too long does not keep guesses away for
 // ever.
 void DraftModel::SkipGuesses() {
-  acceptance_.Fade(kFadeSteps);
+  acceptance_.Skip();
   if (++skipped_ < kForgetSteps) return;
   skipped_ = 0;
   cost_ = {};

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "decode_worker/speculation/acceptance.h"
 #include "decode_worker/speculation/draft_context.h"
 #include "decode_worker/speculation/step_cost.h"
 #include "model/forward/model_runner.h"
@@ -63,16 +62,12 @@ class DraftModel {
   absl::Status Guess(std::span<DraftAsk> asks);
 
   // The share of right guesses in all sequences.
-  double acceptance() const { return acceptance_.rate(kAssumed, kAssumedWeight); }
+  double acceptance() const { return acceptance_.rate(); }
   // Counts the comparisons of a step.
-  void Count(DraftContext& context);
+  void Count(DraftContext& context) { acceptance_.Count(context.TakeCompared()); }
   void SkipGuesses();  // a step passed without any guess
 
  private:
-  // The assumed acceptance of a model of which nothing is known, in guesses.
-  static constexpr double kAssumed = 0.6, kAssumedWeight = 8;
-  static constexpr double kWindow = 256;  // guesses
-  static constexpr double kFadeSteps = 1024;
   static constexpr int kForgetSteps = 1024;
   static constexpr size_t kRoomTokens = 64;    // behind a sequence whose KV is begun
   static constexpr double kCatchUpLeast = 16;  // tokens in a step
@@ -91,7 +86,7 @@ class DraftModel {
   // Of CatchUp, of which earlier calls count for less.
   double caught_up_tokens_ = 0;
   double caught_up_seconds_ = 0;
-  Acceptance acceptance_{kWindow};
+  SharedAcceptance acceptance_;
   int skipped_ = 0;  // steps without any guess since the last one
 };
 

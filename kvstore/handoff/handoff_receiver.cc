@@ -244,14 +244,14 @@ absl::Status HandoffReceiver::CheckOffer(const v1::HandoffOffer& offer) const {
   if (offer.model_fingerprint() != args_.format.model_fingerprint) {
     return FailedPrecondition(
         "the prefill worker has model {:016x} and the decode worker {:016x}; start both with the "
-        "same checkpoint",
+        "same checkpoint, and both or neither with speculation=mtp",
         offer.model_fingerprint(), args_.format.model_fingerprint);
   }
   const uint64_t layout = args_.format.layout.Fingerprint();
   if (offer.layout_fingerprint() != layout) {
     return FailedPrecondition(
         "the prefill worker has KV layout {:016x} and the decode worker {:016x}; start both with "
-        "the same block size and KV type",
+        "the same block size and KV type, and both or neither with speculation=mtp",
         offer.layout_fingerprint(), layout);
   }
   return absl::OkStatus();

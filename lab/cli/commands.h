@@ -79,6 +79,7 @@ struct PlanOptions {
   std::string kv_memory;    // empty: what weights and a reserve leave
   std::string dram_memory;  // empty: none
   std::string kv_format = "bf16";
+  bool mtp = false;  // workers have --speculation=mtp
   uint32_t block_tokens = 16;
   std::optional<uint32_t> chunk_tokens;  // absent: the workers' default on such hardware
   std::optional<uint32_t> max_batch;     // likewise

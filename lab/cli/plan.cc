@@ -53,6 +53,16 @@ absl::StatusOr<Hardware> ChooseHardware(const PlanOptions& options) {
   return hardware;
 }
 
+absl::Status CheckMtp(const ModelConfig& model, const Hardware& hardware) {
+  if (model.mtp_layers == 0) {
+    return InvalidArgument("--mtp: a {} has no layer for multi-token prediction; leave --mtp out",
+                           model.architecture);
+  }
+  if (!hardware.gpu) return absl::OkStatus();
+  return InvalidArgument("--mtp: workers on GPUs ({}) do not have speculation=mtp; leave it out",
+                         hardware.name);
+}
+
 // 0 for "auto".
 int32_t DegreeOf(const std::string& role, const std::string& both) {
   const std::string& degree = role.empty() ? both : role;
@@ -62,9 +72,11 @@ int32_t DegreeOf(const std::string& role, const std::string& both) {
 absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   PlanRequest request;
   ASSIGN_OR_RETURN(request.model, LoadModelConfig(options.model));
+  request.model.use_mtp = options.mtp;
   ASSIGN_OR_RETURN(request.weights,
                    MeasureModel(options.model, request.model, *WeightPolicyOf(options.weights)));
   ASSIGN_OR_RETURN(request.hardware, ChooseHardware(options));
+  if (options.mtp) RETURN_IF_ERROR(CheckMtp(request.model, request.hardware));
   request.degrees = {.prefill = DegreeOf(options.prefill_tensor_parallel, options.tensor_parallel),
                      .decode = DegreeOf(options.decode_tensor_parallel, options.tensor_parallel)};
   request.block_tokens = static_cast<int32_t>(options.block_tokens);

@@ -29,6 +29,8 @@ void AddPlanModel(CLI::App& command, PlanOptions& plan) {
                   "format of keys and values in KV pages, as the workers' --kv_format [bf16]")
       ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4"})))
       ->type_name("FORMAT");
+  command.add_flag("--mtp", plan.mtp,
+                   "workers have --speculation=mtp, and so one more layer of weights and KV");
 }
 
 void AddPlanHardware(CLI::App& command, PlanOptions& plan) {

@@ -20,9 +20,7 @@ constexpr double kPlainBits = 16;
 
 std::vector<WindowedLayers> WindowsOf(const ModelConfig& config) {
   std::map<int32_t, int32_t> counts;
-  for (size_t layer = 0; layer < static_cast<size_t>(config.layers); ++layer) {
-    ++counts[layer < config.sliding_window.size() ? config.sliding_window[layer] : 0];
-  }
+  for (int32_t layer = 0; layer < config.layers; ++layer) ++counts[config.WindowOf(layer)];
   std::vector<WindowedLayers> windows;
   for (const auto& [window, layers] : counts) windows.push_back({window, layers});
   return windows;
@@ -97,7 +95,7 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
     return InvalidArgument("--kv-format={} does not hold this model's latents; use bf16",
                            KvDtypeName(dtype));
   }
-  return KvLayout{.layers = config.layers,
+  return KvLayout{.layers = config.KvLayers(),
                   .kv_heads = config.kv_heads,
                   .head_dim = config.head_dim,
                   .block_tokens = block_tokens,

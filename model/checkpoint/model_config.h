@@ -91,7 +91,10 @@ struct ModelConfig {
   float logit_divisor = 1;
   ExpertConfig experts;
   LatentConfig latent;
-  int32_t skipped_layers = 0;  // of the checkpoint, behind the others: they predict further tokens
+  // Layers for multi-token prediction (MTP) that the checkpoint has behind the others. They guess
+  // further tokens, and the model's own logits do not depend on them.
+  int32_t mtp_layers = 0;
+  bool use_mtp = false;  // the first of them is loaded, as layer `layers`
 
   bool HasLatents() const { return latent.rank > 0; }
   // The width of attention's output, which the output matrix takes.
@@ -99,8 +102,14 @@ struct ModelConfig {
     return int64_t{heads} * (HasLatents() ? latent.value_dims : head_dim);
   }
   bool HasExperts(int32_t layer) const {
-    return experts.count > 0 &&
-           (experts.dense.empty() || !experts.dense[static_cast<size_t>(layer)]);
+    const bool dense = layer < std::ssize(experts.dense) && experts.dense[layer];
+    return experts.count > 0 && !dense;
+  }
+
+  // The layers that have keys and values in the cache.
+  int32_t KvLayers() const { return layers + (use_mtp ? 1 : 0); }
+  int32_t WindowOf(int32_t layer) const {
+    return layer < std::ssize(sliding_window) ? sliding_window[layer] : 0;
   }
 
   // The window of all layers; 0: they differ, or none has one.

@@ -184,7 +184,7 @@ void ReadLayers(JsonFields& fields, const ModelFamily& family, ModelConfig* conf
     config->experts = ReadExperts(fields, family.experts, config->layers);
   }
   if (family.experts.rule != ExpertRule::kSoftmax) {
-    config->skipped_layers =
+    config->mtp_layers =
         static_cast<int32_t>(fields.Int("num_nextn_predict_layers", 0, kMaxModelLayers, 0));
   }
 }

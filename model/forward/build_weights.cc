@@ -292,6 +292,22 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   return norm(names.mlp_output_norm, layer.mlp_output_norm);
 }
 
+// What DeepSeek-V3 and GLM-4.5 have around their layer for multi-token prediction. transformers has
+// no code for it; the names are those of the checkpoints.
+absl::StatusOr<MtpWeights> FillMtp(const ModelConfig& config, Filler& filler) {
+  const std::string prefix = fmt::format("{}{}.", config.names.layers, config.layers);
+  MtpWeights mtp;
+  const auto norm = [&](std::string_view name, std::vector<float>& target) {
+    return FillNorm(config, prefix, name, config.hidden, filler, target);
+  };
+  RETURN_IF_ERROR(norm("enorm", mtp.token_norm));
+  RETURN_IF_ERROR(norm("hnorm", mtp.hidden_norm));
+  RETURN_IF_ERROR(norm("shared_head.norm", mtp.norm));
+  ASSIGN_OR_RETURN(mtp.projection,
+                   FillWhole(config, filler, prefix + "eh_proj", 2 * int64_t{config.hidden}));
+  return mtp;
+}
+
 // A table of bf16 rows.
 absl::Status FillTable(Filler& filler, const std::string& module,
                        const std::array<int64_t, 2>& shape, Buffer& table) {
@@ -326,9 +342,12 @@ absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) 
     RETURN_IF_ERROR(FillTable(filler, std::string(names.positions),
                               {config.max_position, config.hidden}, weights.positions));
   }
-  weights.layers.resize(static_cast<size_t>(config.layers));
-  for (int32_t i = 0; i < config.layers; ++i) {
+  weights.layers.resize(static_cast<size_t>(config.KvLayers()));
+  for (int32_t i = 0; i < config.KvLayers(); ++i) {
     RETURN_IF_ERROR(FillLayer(config, i, filler, weights.layers[i]));
+  }
+  if (config.use_mtp) {
+    ASSIGN_OR_RETURN(weights.mtp, FillMtp(config, filler));
   }
   RETURN_IF_ERROR(
       FillNorm(config, "", names.final_norm, config.hidden, filler, weights.final_norm));

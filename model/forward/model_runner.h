@@ -25,9 +25,17 @@ struct SequenceStep {
   // eviction_attention().
   int32_t evicted = 0;
   bool wants_logits = false;  // returns the logits of the last of `tokens`
-  // Receives the hidden state that these logits come from. Empty, or of hidden_size() elements with
-  // wants_logits.
+  // Receives the hidden state of the last of `tokens`, which its logits come from. Empty, or of
+  // hidden_size() elements, with wants_logits or fills_mtp.
   std::span<float> hidden = {};
+  // Only for a runner with mtp(): the step also writes the keys and values of the layer for
+  // multi-token prediction.
+  bool fills_mtp = false;
+  // With fills_mtp, the hidden state of the token before `tokens`. Empty: zeros, or that of the
+  // part before, if it has the same block table and ends at `position`. It may be the memory of
+  // `hidden`. In StepMtp, the hidden states of the tokens before each of `tokens`,
+  // [tokens][hidden].
+  std::span<const float> before = {};
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 
@@ -41,7 +49,8 @@ struct StepArgs {
   View<float, 2> logits;             // [sequences with wants_logits, in order][vocab]
   std::span<DrawnToken> drawn = {};  // of all draws, in order
   // Called on the caller's thread as soon as the pages hold the keys and values of layers [first,
-  // last) of all tokens of the step, in ascending order, while later layers are still being
+  // last) of all tokens of the step (of the layer for MTP: of those with fills_mtp), in ascending
+  // order, while later layers are still being
   // computed. If no sequence has more than one token, a runner may call it once at the end, for all
   // layers.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
@@ -59,6 +68,22 @@ struct EvictionAttention {
   float scale = 1;
   float cap = 0;
   Exec exec;  // the runner's, for calls within on_queries
+};
+
+// Interface: the layer for multi-token prediction (MTP; DeepSeek-V3, arXiv 2412.19437, section 2.2)
+// of a model, whose keys and values are the last layer of the model's pages. Position p of it takes
+// the token at p and the model's hidden state at p - 1, and predicts the token at p + 1. (The paper
+// counts this as position p - 1. Rotations are relative, so both give the same.) The hidden state
+// is the one behind the model's final norm, as SGLang and vLLM feed it.
+class MtpLayer {
+ public:
+  virtual ~MtpLayer() = default;
+  // Computes keys and values of the layer alone for all tokens, and the logits of the next token
+  // where they are wanted. SequenceStep::before has the hidden states of the tokens before, and
+  // SequenceStep::hidden receives the layer's own, which takes the place of the model's for a
+  // further guess. on_layers_done and on_queries are not called. Errors are those of
+  // ModelRunner::Step. On the thread of ModelRunner::Step.
+  virtual absl::Status StepMtp(const StepArgs& args) = 0;
 };
 
 // Interface: runs one step of a model over a ragged batch. The logits of a sequence depend on its
@@ -81,6 +106,8 @@ class ModelRunner {
   virtual bool draws_tokens() const { return false; }
   // The dimensions of SequenceStep::hidden; 0: the runner does not give hidden states.
   virtual int32_t hidden_size() const { return 0; }
+  // Null: the runner has no layer for multi-token prediction.
+  virtual MtpLayer* mtp() { return nullptr; }
   // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
   // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
   virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }

@@ -3,6 +3,25 @@
 namespace penstock {
 namespace {
 
+absl::Status CheckHidden(const SequenceStep& sequence, const StepLimits& limits, size_t index) {
+  const auto hidden = static_cast<size_t>(limits.hidden_size);
+  const bool has_hidden = sequence.wants_logits || sequence.fills_mtp;
+  if (!sequence.hidden.empty() && (!has_hidden || sequence.hidden.size() != hidden)) {
+    return InvalidArgument(
+        "sequence {} has room for {} dimensions of a hidden state, it may have 0, or {} with "
+        "logits",
+        index, sequence.hidden.size(), hidden);
+  }
+  if (!sequence.fills_mtp) return absl::OkStatus();
+  if (!limits.has_mtp || sequence.evicted > 0) {
+    return InvalidArgument("sequence {} has fills_mtp, and {}", index,
+                           limits.has_mtp ? "evicted positions" : "this runner has no MTP layer");
+  }
+  if (sequence.before.empty() || sequence.before.size() == hidden) return absl::OkStatus();
+  return InvalidArgument("sequence {} has {} dimensions of the token before, it may have 0 or {}",
+                         index, sequence.before.size(), hidden);
+}
+
 absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_t index) {
   const SequenceStep& sequence = args.sequences[index];
   if (sequence.tokens.empty()) {
@@ -18,13 +37,7 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
     return InvalidArgument("sequence {} has {} evicted positions, it may have 0 to {}", index,
                            sequence.evicted, limits.takes_evicted ? sequence.position : 0);
   }
-  const auto hidden = static_cast<size_t>(limits.hidden_size);
-  if (!sequence.hidden.empty() && (!sequence.wants_logits || sequence.hidden.size() != hidden)) {
-    return InvalidArgument(
-        "sequence {} has room for {} dimensions of a hidden state, it may have 0, or {} with "
-        "logits",
-        index, sequence.hidden.size(), hidden);
-  }
+  RETURN_IF_ERROR(CheckHidden(sequence, limits, index));
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(limits.vocab)) {
       return InvalidArgument("sequence {} has token {}, the vocabulary has {}", index, token,

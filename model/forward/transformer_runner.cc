@@ -14,6 +14,7 @@
 #include "kernels/rope.h"
 #include "kernels/rows.h"
 #include "model/forward/step_check.h"
+#include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
 
 namespace penstock {
@@ -48,14 +49,6 @@ struct TransformerRunner::Branch {
   const std::vector<float>& norm;
 };
 
-// The rows of a step's sequences, in order.
-struct TransformerRunner::Batch {
-  int64_t rows = 0;
-  std::vector<AttentionSequence> sequences;
-  std::vector<AttentionSequence> last;   // the last row of each sequence with wants_logits
-  std::vector<std::span<float>> hidden;  // of the same sequences, SequenceStep::hidden
-};
-
 TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
                                      int32_t max_step_tokens)
     : weights_(weights),
@@ -75,7 +68,7 @@ int32_t TransformerRunner::hidden_size() const { return weights_.config.hidden; 
 size_t TransformerRunner::scratch_bytes() const { return scratch_->bytes(); }
 
 KvLayout TransformerRunner::kv_layout() const {
-  return {.layers = weights_.config.layers,
+  return {.layers = weights_.config.KvLayers(),
           .kv_heads = weights_.config.kv_heads,
           .head_dim = weights_.config.head_dim,
           .window = weights_.config.WindowOfAllLayers(),
@@ -104,27 +97,31 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
   Batch batch;
   Prepare(args, batch);
   const int32_t layers = weights_.config.layers;
-  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   for (int32_t i = 0; i < layers; ++i) {
     AppendKv(args, i, batch);
     if (args.on_queries) {
       args.on_queries(i, {scratch_->qkv.as<float>(), {batch.rows, scratch_->qkv_width}});
     }
-    const int32_t done = i + 1;
-    if (args.on_layers_done && (done % group == 0 || done == layers)) {
-      args.on_layers_done((done - 1) / group * group, done);
-    }
-    if (done == layers) {
-      // In the last layer only rows with logits need more than keys and values.
-      if (batch.last.empty()) return absl::OkStatus();
-      batch.sequences = batch.last;
-    }
+    TellDone(args, i + 1);
+    const bool last = i + 1 == layers;
+    // In the last layer some rows need no more than keys and values.
+    if (last) batch.sequences = batch.kept;
+    if (last && batch.kept.empty()) break;
     Attend(args, i, batch);
-    if (done == layers) KeepLastRows(batch);
+    if (last) KeepRows(batch);
     FinishLayer(i, batch);
   }
-  Logits(args, batch);
+  if (!batch.kept.empty()) Finish(args, batch);
+  if (weights_.config.use_mtp) TellDone(args, layers + 1);
   return absl::OkStatus();
+}
+
+// The pages have the keys and values of the first `done` layers.
+void TransformerRunner::TellDone(const StepArgs& args, int32_t done) const {
+  if (!args.on_layers_done) return;
+  const int32_t layers = weights_.config.KvLayers();
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
+  if (done % group == 0 || done == layers) args.on_layers_done((done - 1) / group * group, done);
 }
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
@@ -133,7 +130,8 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .max_position = max_position(),
                                    .max_tokens = scratch_->max_tokens,
                                    .hidden_size = hidden_size(),
-                                   .takes_evicted = eviction_attention().has_value()}));
+                                   .takes_evicted = eviction_attention().has_value(),
+                                   .has_mtp = weights_.config.use_mtp}));
   const KvLayout& layout = args.kv.layout;
   if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
     return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
@@ -151,31 +149,61 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
   s.tokens.clear();
   s.slots.clear();
   s.positions.clear();
-  const int32_t page = args.kv.layout.block_tokens;
+  const SequenceStep* previous = nullptr;
   for (const SequenceStep& sequence : args.sequences) {
-    const auto rows = static_cast<int64_t>(sequence.tokens.size());
-    batch.sequences.push_back({.first_row = batch.rows,
-                               .rows = rows,
-                               .position = sequence.position - sequence.evicted,
-                               .blocks = sequence.blocks});
-    if (sequence.wants_logits) {
-      batch.last.push_back({.first_row = batch.rows + rows - 1,
-                            .rows = 1,
-                            .position = sequence.position - sequence.evicted + rows - 1,
-                            .blocks = sequence.blocks});
-      batch.hidden.push_back(sequence.hidden);
+    AddTokens(args, sequence, batch.rows);
+    AddSequence(sequence, batch);
+    if (sequence.fills_mtp) {
+      batch.mtp.back().follows =
+          previous != nullptr && previous->fills_mtp &&
+          previous->blocks.data() == sequence.blocks.data() &&
+          previous->position + std::ssize(previous->tokens) == sequence.position;
     }
-    for (int64_t i = 0; i < rows; ++i) {
-      const auto position = static_cast<int32_t>(sequence.position + i);
-      const int32_t slot = position - sequence.evicted;
-      s.slots.push_back({sequence.blocks[slot / page], slot % page});
-      s.positions.push_back(static_cast<uint32_t>(position));
-      for (RotationScratch& rotation : s.rotations) rotation.SetRow(batch.rows + i, position);
-    }
-    s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
-    batch.rows += rows;
+    previous = &sequence;
   }
   Embed(batch);
+}
+
+// Tokens, slots and angles of the sequence's rows.
+void TransformerRunner::AddTokens(const StepArgs& args, const SequenceStep& sequence,
+                                  int64_t first_row) {
+  TransformerScratch& s = *scratch_;
+  const int32_t page = args.kv.layout.block_tokens;
+  for (int64_t i = 0; i < std::ssize(sequence.tokens); ++i) {
+    const auto position = static_cast<int32_t>(sequence.position + i);
+    const int32_t slot = position - sequence.evicted;
+    s.slots.push_back({sequence.blocks[slot / page], slot % page});
+    s.positions.push_back(static_cast<uint32_t>(position));
+    for (RotationScratch& rotation : s.rotations) rotation.SetRow(first_row + i, position);
+  }
+  s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+}
+
+void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) {
+  const AttentionSequence all{.first_row = batch.rows,
+                              .rows = std::ssize(sequence.tokens),
+                              .position = sequence.position - sequence.evicted,
+                              .blocks = sequence.blocks};
+  batch.sequences.push_back(all);
+  batch.rows += all.rows;
+  const int64_t kept_row = batch.kept_rows;
+  if (sequence.fills_mtp) {
+    batch.mtp.push_back({.first_row = all.first_row,
+                         .kept_row = kept_row,
+                         .rows = all.rows,
+                         .before = sequence.before});
+    batch.kept.push_back(all);
+  } else if (sequence.wants_logits) {
+    batch.kept.push_back({.first_row = batch.rows - 1,
+                          .rows = 1,
+                          .position = all.position + all.rows - 1,
+                          .blocks = all.blocks});
+  } else {
+    return;
+  }
+  batch.kept_rows += batch.kept.back().rows;
+  batch.outputs.push_back(
+      {.row = batch.kept_rows - 1, .logits = sequence.wants_logits, .hidden = sequence.hidden});
 }
 
 void TransformerRunner::Embed(const Batch& batch) {
@@ -318,35 +346,38 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, config.AttentionWidth()});
-  const AttentionArgs attention{
-      .queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
-      .output = attended,
-      .heads = config.heads,
-      .kv = args.kv,
-      .layer = layer,
-      .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-      .scale = AttentionScale(config),
-      .cap = config.attention_cap,
-      .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
-                                      : std::span<const float>(),
-      .sequences = batch.sequences,
-      .scratch = &s.attention};
+  const AttentionArgs attention{.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
+                                .output = attended,
+                                .heads = config.heads,
+                                .kv = args.kv,
+                                .layer = layer,
+                                .window = config.WindowOf(layer),
+                                .scale = AttentionScale(config),
+                                .cap = config.attention_cap,
+                                .sinks = config.attention_sinks
+                                             ? std::span<const float>(weights_.layers[layer].sinks)
+                                             : std::span<const float>(),
+                                .sequences = batch.sequences,
+                                .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
   Attention(exec_, attention);
 }
 
-// Makes the rows of batch.last the first, and only, rows.
-void TransformerRunner::KeepLastRows(Batch& batch) {
+// Makes the rows of batch.kept the first, and only, rows.
+void TransformerRunner::KeepRows(Batch& batch) {
   const int64_t hidden = weights_.config.hidden, attended = weights_.config.AttentionWidth();
   auto* residual = scratch_->residual.as<float>();
   auto* input = scratch_->input.as<float>();
-  for (size_t i = 0; i < batch.last.size(); ++i) {
-    const int64_t from = batch.last[i].first_row, to = static_cast<int64_t>(i);
-    if (from == to) continue;
-    std::copy_n(residual + from * hidden, hidden, residual + to * hidden);
-    std::copy_n(input + from * attended, attended, input + to * attended);
+  int64_t to = 0;
+  for (const AttentionSequence& rows : batch.kept) {
+    const int64_t from = rows.first_row;
+    if (from != to) {
+      std::copy_n(residual + from * hidden, rows.rows * hidden, residual + to * hidden);
+      std::copy_n(input + from * attended, rows.rows * attended, input + to * attended);
+    }
+    to += rows.rows;
   }
-  batch.rows = static_cast<int64_t>(batch.last.size());
+  batch.rows = batch.kept_rows;
 }
 
 void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
@@ -383,16 +414,39 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
              batch);
 }
 
-void TransformerRunner::Logits(const StepArgs& args, const Batch& batch) {
-  const ModelConfig& config = weights_.config;
-  TransformerScratch& s = *scratch_;
+// The outputs of the rows that are kept, behind the last layer.
+void TransformerRunner::Finish(const StepArgs& args, Batch& batch) {
   const View<const float, 2> hidden = Normed(weights_.final_norm, batch);
-  for (size_t i = 0; i < batch.hidden.size(); ++i) {
-    std::copy_n(hidden.row(static_cast<int64_t>(i)), batch.hidden[i].size(),
-                batch.hidden[i].begin());
+  if (!batch.mtp.empty()) GatherMtp(hidden, batch);
+  for (const Batch::Output& output : batch.outputs) {
+    std::copy_n(hidden.row(output.row), output.hidden.size(), output.hidden.begin());
   }
-  Gemm(exec_,
-       {.input = hidden, .weight = &weights_.lm_head, .output = args.logits, .scratch = &s.gemm});
+  Logits(args, RowsWithLogits(hidden, batch));
+  if (!batch.mtp.empty()) FillMtp(args, batch);
+}
+
+// The rows of `hidden` whose logits are wanted: all of them, unless the step fills the layer for
+// MTP.
+View<const float, 2> TransformerRunner::RowsWithLogits(View<const float, 2> hidden,
+                                                       const Batch& batch) {
+  if (batch.mtp.empty()) return hidden;
+  std::vector<int32_t> rows;
+  for (const Batch::Output& output : batch.outputs) {
+    if (output.logits) rows.push_back(static_cast<int32_t>(output.row));
+  }
+  const View<float, 2> gathered(scratch_->mtp_input.as<float>(),
+                                {std::ssize(rows), weights_.config.hidden});
+  GatherRows(exec_, {.input = hidden, .rows = rows, .output = gathered});
+  return gathered;
+}
+
+void TransformerRunner::Logits(const StepArgs& args, View<const float, 2> hidden) {
+  const ModelConfig& config = weights_.config;
+  if (hidden.dim(0) == 0) return;
+  Gemm(exec_, {.input = hidden,
+               .weight = &weights_.lm_head,
+               .output = args.logits,
+               .scratch = &scratch_->gemm});
   if (config.logit_divisor == 1 && config.logit_cap == 0) return;
   CapRows(exec_,
           {.rows = args.logits, .factor = 1 / config.logit_divisor, .cap = config.logit_cap});

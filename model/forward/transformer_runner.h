@@ -12,7 +12,7 @@ struct TransformerScratch;
 
 // The forward pass on CPUs, of every architecture that ModelConfig can describe. Owns scratch for
 // `max_step_tokens` tokens, allocated once. One thread calls Step.
-class TransformerRunner final : public ModelRunner {
+class TransformerRunner final : public ModelRunner, public MtpLayer {
  public:
   // `weights` and `exec.threads` outlive the runner.
   TransformerRunner(const Weights& weights, const Exec& exec, int32_t max_step_tokens);
@@ -31,6 +31,10 @@ class TransformerRunner final : public ModelRunner {
   // tokens.
   absl::Status Step(const StepArgs& args) override;
 
+  // `this` if the weights have the layer for multi-token prediction.
+  MtpLayer* mtp() override;
+  absl::Status StepMtp(const StepArgs& args) override;
+
  private:
   struct Branch;
   struct Batch;
@@ -48,9 +52,20 @@ class TransformerRunner final : public ModelRunner {
   void AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
                      const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
-  void KeepLastRows(Batch& batch);
+  void TellDone(const StepArgs& args, int32_t done) const;
+  void AddSequence(const SequenceStep& sequence, Batch& batch);
+  void AddTokens(const StepArgs& args, const SequenceStep& sequence, int64_t first_row);
+  void KeepRows(Batch& batch);
   void FinishLayer(int32_t layer, const Batch& batch);
-  void Logits(const StepArgs& args, const Batch& batch);
+  void Finish(const StepArgs& args, Batch& batch);
+  View<const float, 2> RowsWithLogits(View<const float, 2> hidden, const Batch& batch);
+  void Logits(const StepArgs& args, View<const float, 2> hidden);
+
+  // transformer_mtp.cc: the layer for multi-token prediction.
+  absl::Status CheckMtp(const StepArgs& args) const;
+  void GatherMtp(View<const float, 2> hidden, Batch& batch);
+  void ProjectMtp(const Batch& batch);
+  void FillMtp(const StepArgs& args, Batch& batch);
 
   const Weights& weights_;
   const Exec exec_;

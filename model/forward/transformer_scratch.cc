@@ -37,6 +37,10 @@ int64_t WidestExpert(const Weights& weights) {
   return widest;
 }
 
+int64_t MtpInputs(const Weights& weights) {
+  return weights.mtp.has_value() ? weights.mtp->projection.inputs() : 0;
+}
+
 std::vector<RotationScratch> Rotations(const ModelConfig& config, int64_t max_tokens) {
   std::vector<RotationScratch> rotations;
   rotations.emplace_back(config.rope, config.head_dim, max_tokens);
@@ -71,8 +75,10 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
       branch(Floats(max_tokens, HasBranches(weights.config) ? weights.config.hidden : 0)),
       qkv(Floats(max_tokens, qkv_width)),
       gated(Floats(max_tokens, gated_width)),
+      mtp_hidden(Floats(max_tokens, weights.config.use_mtp ? weights.config.hidden : 0)),
+      mtp_input(Floats(max_tokens, MtpInputs(weights))),
       gemm(max_tokens,
-           std::max({input_width, gated_width, WidestExpert(weights),
+           std::max({input_width, gated_width, WidestExpert(weights), MtpInputs(weights),
                      int64_t{weights.config.latent.query_rank}}),
            ThreadCount(exec)),
       attention(weights.config.head_dim, ThreadCount(exec)),
@@ -85,7 +91,8 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
 
 size_t TransformerScratch::bytes() const {
   size_t bytes = residual.bytes() + input.bytes() + branch.bytes() + qkv.bytes() + gated.bytes() +
-                 gemm.bytes() + attention.bytes() + latents.bytes() + experts.bytes();
+                 mtp_hidden.bytes() + mtp_input.bytes() + gemm.bytes() + attention.bytes() +
+                 latents.bytes() + experts.bytes();
   for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
   return bytes;
 }

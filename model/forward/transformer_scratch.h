@@ -49,6 +49,8 @@ struct TransformerScratch {
   Buffer branch;  // [hidden]: output of attention or MLP, if more than a sum follows; else empty
   Buffer qkv;
   Buffer gated;
+  Buffer mtp_hidden;  // [hidden]: the hidden state of the token before; empty without MTP
+  Buffer mtp_input;   // [2 * hidden]
   GemmScratch gemm;
   AttentionScratch attention;
   LatentAttention latents;

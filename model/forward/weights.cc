@@ -61,7 +61,7 @@ size_t LatentWeights::bytes() const {
 }
 
 size_t Weights::matrix_bytes() const {
-  size_t bytes = lm_head.bytes();
+  size_t bytes = lm_head.bytes() + (mtp.has_value() ? mtp->projection.bytes() : 0);
   for (const LayerWeights& layer : layers) {
     for (const WeightMatrix* matrix : layer.Matrices()) bytes += matrix->bytes();
     if (layer.latents.has_value()) bytes += layer.latents->bytes();
@@ -96,6 +96,7 @@ std::string Weights::FormName() const {
     for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
     if (layer.latents.has_value()) AddOnce(kBf16Name, names);  // its heads' matrices
   }
+  if (mtp.has_value()) AddForms(mtp->projection, names);
   std::vector<std::string> head, table;
   AddForms(lm_head, head);
   if (embedding_weight.has_value()) AddForms(*embedding_weight, table);

@@ -74,6 +74,14 @@ struct LayerWeights {
   std::vector<const WeightMatrix*> Matrices() const;  // all but those of LatentWeights' heads
 };
 
+// The parts around the layer for multi-token prediction, which is the last of Weights::layers.
+struct MtpWeights {
+  std::vector<float> token_norm;   // [hidden], of the token's embedding
+  std::vector<float> hidden_norm;  // [hidden], of the hidden state of the token before it
+  WeightMatrix projection;         // [hidden][2 * hidden], of both in this order
+  std::vector<float> norm;         // [hidden], of the layer's output
+};
+
 // Owns a model's weights in the layout of the kernels, each once. Or its matrices stay in files,
 // for a device that reads them from there (StoreWeights). Immutable while a runner uses it.
 struct Weights {
@@ -83,9 +91,10 @@ struct Weights {
   Buffer embedding;
   std::optional<WeightMatrix> embedding_weight;
   Buffer positions;  // learned, Bf16 [max_position][hidden]; empty if the model has none
-  std::vector<LayerWeights> layers;
-  std::vector<float> final_norm;  // [hidden], or [2 * hidden]
-  WeightMatrix lm_head;           // [vocab][hidden]
+  std::vector<LayerWeights> layers;  // config.KvLayers()
+  std::optional<MtpWeights> mtp;     // with config.use_mtp
+  std::vector<float> final_norm;     // [hidden], or [2 * hidden]
+  WeightMatrix lm_head;              // [vocab][hidden]
 
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are a Buffer
 

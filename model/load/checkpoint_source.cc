@@ -27,10 +27,16 @@ bool IsWithoutEffect(const ModelConfig& config, std::string_view name,
          (name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale"));
 }
 
-// Layers behind the last one, which predict further tokens.
-bool IsOfSkippedLayer(const ModelConfig& config, std::string_view name) {
-  for (int32_t i = 0; i < config.skipped_layers; ++i) {
-    if (name.starts_with(fmt::format("{}{}.", config.names.layers, config.layers + i))) return true;
+// Layers for multi-token prediction that are not used. Of the one that is, its copies of the
+// model's embeddings and output matrix: DeepSeek-V3's paper shares both with the model (section
+// 2.2), and guesses are made with the model's own.
+bool IsOfUnusedMtp(const ModelConfig& config, std::string_view name) {
+  for (int32_t i = 0; i < config.mtp_layers; ++i) {
+    const std::string prefix = fmt::format("{}{}.", config.names.layers, config.layers + i);
+    if (!name.starts_with(prefix)) continue;
+    name.remove_prefix(prefix.size());
+    const bool used = config.use_mtp && i == 0;
+    return !used || name.starts_with("embed_tokens.") || name.starts_with("shared_head.head.");
   }
   return false;
 }
@@ -46,21 +52,19 @@ absl::StatusOr<TensorView> CheckpointSource::Get(const std::string& name) const 
   return view;
 }
 
-absl::Status CheckpointSource::CheckAllUsed() const {
+absl::Status CheckpointSource::CheckAllUsed(const ModelConfig& config) const {
   for (const std::string_view name : checkpoint_.tensor_names()) {
     if (names_.contains(name) || IsDerived(name)) continue;
-    const ModelConfig& config = checkpoint_.config();
-    if (IsOfSkippedLayer(config, name)) continue;
+    if (IsOfUnusedMtp(config, name)) continue;
     // A tied model whose file also contains the head: the same matrix, as transformers loads it.
     if (config.tied_embeddings && name == fmt::format("{}.weight", config.names.head)) continue;
     ASSIGN_OR_RETURN(const Checkpoint::Tensor tensor, checkpoint_.Find(std::string(name)));
-    if (IsWithoutEffect(checkpoint_.config(), name, tensor.bytes)) continue;
+    if (IsWithoutEffect(config, name, tensor.bytes)) continue;
     return InvalidArgument(
         "{}/{}: tensor {} of shape [{}] has no place in a {} of {} layers as config.json describes "
         "it",
         checkpoint_.directory(), tensor.file, PrintableName(name),
-        fmt::join(tensor.info->shape, ", "), checkpoint_.config().architecture,
-        checkpoint_.config().layers);
+        fmt::join(tensor.info->shape, ", "), config.architecture, config.layers);
   }
   return absl::OkStatus();
 }

@@ -27,8 +27,8 @@ class CheckpointSource final : public TensorSource {
   bool HasBlocks(const std::string& name) const override { return tensors_.HasBlocks(name); }
 
   // INVALID_ARGUMENT names a tensor that is not in use although it would have an effect: a model
-  // that ignored it would compute other logits.
-  absl::Status CheckAllUsed() const;
+  // that ignored it would compute other logits. `config`: as the weights were read with it.
+  absl::Status CheckAllUsed(const ModelConfig& config) const;
   const std::vector<NamedBytes>& used() const { return used_; }  // in the order of first use
 
  private:

@@ -7,8 +7,24 @@
 
 namespace penstock {
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy policy) {
+namespace {
+
+absl::Status CheckMtp(const std::string& directory, const ModelConfig& config) {
+  if (config.mtp_layers > 0) return absl::OkStatus();
+  return FailedPrecondition(
+      "{} is a {} without a layer for multi-token prediction (num_nextn_predict_layers is 0 or "
+      "absent), so speculation=mtp is not possible; use ngram, draft_model or off",
+      directory, config.architecture);
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy policy,
+                                      bool use_mtp) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
+  ModelConfig config = checkpoint.config();
+  config.use_mtp = use_mtp;
+  if (use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
   std::span<const std::byte> current;  // the tensor that is being packed
   uint64_t hash = 0;
   // Hashing reads the pages from disk, so the packing that follows finds them in memory.
@@ -17,9 +33,9 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy
     current = tensor.bytes;
     if (first) hash += HashOf(tensor);
   });
-  auto weights = LoadWeights(checkpoint.config(), source, FormsOf(policy));
+  auto weights = LoadWeights(config, source, FormsOf(policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
-  RETURN_IF_ERROR(source.CheckAllUsed());
+  RETURN_IF_ERROR(source.CheckAllUsed(config));
   uint64_t fingerprint = ModelFingerprint(checkpoint, hash);
   if (weights->quantised()) {
     const std::string form = weights->FormName();

@@ -28,8 +28,11 @@ struct LoadedModel {
 // config.json implies. A tensor that the model does not use is an error too: a model that ignored
 // it would compute other logits.
 // `policy` may round the matrices of a 16-bit checkpoint; it is an error for a quantised one.
+// `use_mtp`: load the layer for multi-token prediction, too; FAILED_PRECONDITION if the model has
+// none.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
-                                      WeightPolicy policy = WeightPolicy::kCheckpoint);
+                                      WeightPolicy policy = WeightPolicy::kCheckpoint,
+                                      bool use_mtp = false);
 
 // The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
 // (HashOf).

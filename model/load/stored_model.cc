@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string
   if (!weights.ok()) return Annotate(weights.status(), directory);
   model->weights_ = *std::move(weights);
   RETURN_IF_ERROR(CheckUnquantised(model->weights_));
-  RETURN_IF_ERROR(source.CheckAllUsed());
+  RETURN_IF_ERROR(source.CheckAllUsed(model->checkpoint_.config()));
   model->used_ = source.used();
   model->hashes_ = std::make_unique<TensorHashes>(model->used_, threads);
   return model;

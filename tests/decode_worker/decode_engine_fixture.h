@@ -215,6 +215,10 @@ class KvSource {
         restored_ += i % 16 == 0 ? 1 : 0;
       } else {
         slot = right;
+        if (admission_.layout.layers == 2) {  // the layer for multi-token prediction has the same
+          auto* const layer = reinterpret_cast<uint64_t*>(pool_.view().Layer(block.id(), 1));
+          layer[i % 16] = right;
+        }
       }
     }
   }
@@ -244,13 +248,19 @@ class DecodeEngineTest : public ::testing::Test {
           draft_runner_, *draft_pool_, *engine_clock_,
           DraftModel::Options{.step_tokens = 512, .vocab = kHashVocab, .relative_cost = 0.01});
     }
+    if (runner_.has_mtp) {
+      mtp_ = std::make_unique<MtpDrafter>(
+          runner_, pool_->view(), *engine_clock_,
+          MtpDrafter::Options{.step_tokens = 512, .relative_cost = 0.01});
+    }
     engine_ = std::make_unique<DecodeEngine>(
         DecodeParts{.runner = runner_,
                     .pool = *pool_,
                     .cache = *cache_,
                     .store = *store_,
                     .clock = *engine_clock_,
-                    .draft = draft_.get()},
+                    .draft = draft_.get(),
+                    .mtp = mtp_.get()},
         DecodeEngine::Options{
             .batch_max = batch,
             .sessions_max = 1000,
@@ -346,6 +356,7 @@ class DecodeEngineTest : public ::testing::Test {
   HashRunner draft_runner_;
   std::unique_ptr<BlockPool> draft_pool_;
   std::unique_ptr<DraftModel> draft_;
+  std::unique_ptr<MtpDrafter> mtp_;
   std::unique_ptr<BlockPool> pool_;
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<TieredStore> store_;

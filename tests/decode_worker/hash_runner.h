@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "model/forward/model_runner.h"
@@ -44,14 +45,35 @@ inline int32_t FirstSeenSlot(int32_t position, int32_t window) {
   return window == 0 ? 0 : std::max(0, position - window + 1);
 }
 
-class HashRunner final : public ModelRunner {
+// Hidden states are hashes of 64 bits, in numbers of 16.
+constexpr int32_t kHashHidden = 4;
+
+inline void PutHash(uint64_t hash, std::span<float> hidden) {
+  for (float& part : hidden) {
+    part = static_cast<float>(hash & 0xffff);
+    hash >>= 16;
+  }
+}
+inline uint64_t TakeHash(std::span<const float> hidden) {
+  uint64_t hash = 0;
+  for (size_t i = hidden.size(); i-- > 0;) hash = hash << 16 | static_cast<uint64_t>(hidden[i]);
+  return hash;
+}
+
+class HashRunner final : public ModelRunner, public MtpLayer {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
   std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool repeats = false;
-  bool unsure = false;      // FillHashLogits
-  int32_t window = 0;       // slots that a token reads, its own included; 0: all before it
+  bool unsure = false;  // FillHashLogits
+  int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
+  // Has a layer for multi-token prediction, whose slots and guesses are the model's own if it gets
+  // the right hidden states.
+  bool has_mtp = false;
+  int mtp_errs_at = 0;                 // as errs_at, of the layer's guesses
+  std::function<bool()> mtp_fails;     // called before each of its steps; may be empty
+  std::atomic<int32_t> most_wrong{0};  // most slots of a sequence that differed from the model's
   int errs_at = 0;          // wrong tokens behind positions that are multiples of this; 0: none
   int32_t most_tokens = 0;  // of a step so far
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
@@ -60,10 +82,35 @@ class HashRunner final : public ModelRunner {
   KvLayout kv_layout() const override {
     KvLayout layout = kHashLayout;
     layout.window = window;
+    layout.layers = has_mtp ? 2 : 1;
     return layout;
   }
   int32_t max_position() const override { return 4096; }
   bool draws_tokens() const override { return draws; }
+  int32_t hidden_size() const override { return has_mtp ? kHashHidden : 0; }
+  MtpLayer* mtp() override { return has_mtp ? this : nullptr; }
+
+  absl::Status StepMtp(const StepArgs& args) override {
+    if (mtp_fails && mtp_fails()) return Internal("the layer fails, as the test wants");
+    int64_t row = 0;
+    for (const SequenceStep& step : args.sequences) {
+      uint64_t before = 0, hash = 0;
+      for (size_t i = 0; i < step.tokens.size(); ++i) {
+        before = TakeHash(step.before.subspan(i * kHashHidden, kHashHidden));
+        hash = MixHash(before, step.tokens[i]);
+        MtpSlot(args.kv, step, step.position + static_cast<int32_t>(i)) = hash;
+      }
+      if (!step.wants_logits) continue;
+      PutHash(MixHash(before, static_cast<uint32_t>(hash)), step.hidden);
+      const uint32_t next = NextHashToken(hash, step.tokens.back(), repeats);
+      const int32_t last = step.position + static_cast<int32_t>(step.tokens.size()) - 1;
+      const bool errs = mtp_errs_at > 0 && last % mtp_errs_at == 0;
+      float* logits = args.logits.row(row++);
+      std::fill_n(logits, kHashVocab, 0.0f);
+      logits[errs ? (next + 1) % kHashVocab : next] = 10;
+    }
+    return absl::OkStatus();
+  }
 
   absl::Status Step(const StepArgs& args) override {
     if (before_step) before_step();
@@ -77,6 +124,7 @@ class HashRunner final : public ModelRunner {
     int64_t row = 0;
     int32_t tokens = 0;
     auto draw = args.drawn.begin();
+    const uint32_t* table = nullptr;
     for (const SequenceStep& step : args.sequences) {
       tokens += static_cast<int32_t>(step.tokens.size());
       uint64_t hash = 0;
@@ -84,7 +132,16 @@ class HashRunner final : public ModelRunner {
         const int32_t position = step.position + static_cast<int32_t>(i);
         hash = MixHash(Before(args.kv, step, position), step.tokens[i]);
         HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
+        if (step.fills_mtp) FillMtpSlot(args.kv, step, position);
       }
+      if (!step.hidden.empty()) {
+        const auto end = step.position + static_cast<int32_t>(step.tokens.size());
+        PutHash(Before(args.kv, step, end), step.hidden);
+      }
+      if (!step.hidden.empty() && !step.fills_mtp && step.blocks.data() != table) {
+        CountWrong(args.kv, step);
+      }
+      table = step.blocks.data();  // the parts behind a sequence's first one are guesses
       const uint32_t next = Next(step, hash);
       for (size_t i = 0; i < step.draws.size(); ++i) {
         *draw++ = {.id = next, .max = 0, .total_mass = uint64_t{1} << kMassBits};
@@ -105,6 +162,27 @@ class HashRunner final : public ModelRunner {
   }
 
  private:
+  static uint64_t& MtpSlot(const PagedKv& kv, const SequenceStep& step, int32_t position) {
+    std::byte* const layer = kv.Layer(step.blocks[position / 16], 1);
+    return reinterpret_cast<uint64_t*>(layer)[position % 16];
+  }
+
+  // The first token of a part takes SequenceStep::before, of which the caller must take care.
+  void FillMtpSlot(const PagedKv& kv, const SequenceStep& step, int32_t position) const {
+    const size_t i = static_cast<size_t>(position - step.position);
+    const uint64_t before = i == 0 ? TakeHash(step.before) : Before(kv, step, position);
+    MtpSlot(kv, step, position) = MixHash(before, step.tokens[i]);
+  }
+
+  void CountWrong(const PagedKv& kv, const SequenceStep& step) {
+    int32_t wrong = 0;
+    for (int32_t i = 0; i < step.position; ++i) {
+      const uint64_t right = HashSlot(kv, step.blocks[i / 16], i % 16);
+      wrong += MtpSlot(kv, step, i) == right ? 0 : 1;
+    }
+    most_wrong = std::max<int32_t>(most_wrong, wrong);
+  }
+
   uint32_t Next(const SequenceStep& step, uint64_t hash) const {
     const uint32_t next = NextHashToken(hash, step.tokens.back(), repeats);
     const int32_t last = step.position + static_cast<int32_t>(step.tokens.size()) - 1;

@@ -13,7 +13,8 @@ struct Latents {
   static constexpr int64_t kExperts = 12, kIntermediate = 32, kDenseIntermediate = 96;
 };
 
-void AddLatentAttention(ModelWriter& writer, const std::string& prefix) {
+// `factor`: of what a layer adds.
+void AddLatentAttention(ModelWriter& writer, const std::string& prefix, float factor) {
   writer.Matrix(prefix + "q_a_proj", Latents::kQueryRank, Latents::kHidden);
   writer.Norm(prefix + "q_a_layernorm", Latents::kQueryRank);
   writer.Matrix(prefix + "q_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kRopeDims),
@@ -23,33 +24,36 @@ void AddLatentAttention(ModelWriter& writer, const std::string& prefix) {
   writer.Norm(prefix + "kv_a_layernorm", Latents::kRank);
   writer.Matrix(prefix + "kv_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kValueDims),
                 Latents::kRank);
-  writer.Matrix(prefix + "o_proj", Latents::kHidden, Latents::kHeads * Latents::kValueDims);
+  writer.Matrix(prefix + "o_proj", Latents::kHidden, Latents::kHeads * Latents::kValueDims, factor);
 }
 
-void AddLatentExperts(ModelWriter& writer, const std::string& prefix) {
+void AddLatentExperts(ModelWriter& writer, const std::string& prefix, float factor) {
   writer.Matrix(prefix + "gate", Latents::kExperts, Latents::kHidden);
   writer.Bias(prefix + "gate.e_score_correction_bias", Latents::kExperts);
   for (int64_t e = 0; e < Latents::kExperts; ++e) {
-    writer.Mlp(fmt::format("{}experts.{}.", prefix, e), Latents::kHidden, Latents::kIntermediate);
+    writer.Mlp(fmt::format("{}experts.{}.", prefix, e), Latents::kHidden, Latents::kIntermediate,
+               factor);
   }
-  writer.Mlp(prefix + "shared_experts.", Latents::kHidden, Latents::kIntermediate);
+  writer.Mlp(prefix + "shared_experts.", Latents::kHidden, Latents::kIntermediate, factor);
 }
 
-void AddLatentLayer(ModelWriter& writer, int64_t layer) {
+void AddLatentLayer(ModelWriter& writer, int64_t layer, float factor) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   writer.Norm(prefix + "input_layernorm", Latents::kHidden);
-  AddLatentAttention(writer, prefix + "self_attn.");
+  AddLatentAttention(writer, prefix + "self_attn.", factor);
   writer.Norm(prefix + "post_attention_layernorm", Latents::kHidden);
-  if (layer == 0) return writer.Mlp(prefix + "mlp.", Latents::kHidden, Latents::kDenseIntermediate);
-  AddLatentExperts(writer, prefix + "mlp.");
+  if (layer == 0) {
+    return writer.Mlp(prefix + "mlp.", Latents::kHidden, Latents::kDenseIntermediate, factor);
+  }
+  AddLatentExperts(writer, prefix + "mlp.", factor);
 }
 
-nlohmann::json LatentJson(int64_t vocab) {
+nlohmann::json LatentJson(int64_t vocab, int64_t layers) {
   return {{"architectures", {"DeepseekV3ForCausalLM"}},
           {"hidden_size", Latents::kHidden},
           {"intermediate_size", Latents::kDenseIntermediate},
           {"moe_intermediate_size", Latents::kIntermediate},
-          {"num_hidden_layers", Latents::kLayers},
+          {"num_hidden_layers", layers},
           {"num_attention_heads", Latents::kHeads},
           {"num_key_value_heads", Latents::kHeads},
           {"q_lora_rank", Latents::kQueryRank},
@@ -91,12 +95,34 @@ void WriteLatentModel(const std::string& folder) {
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
-  for (int64_t layer = 0; layer < Latents::kLayers; ++layer) AddLatentLayer(writer, layer);
+  for (int64_t layer = 0; layer < Latents::kLayers; ++layer) AddLatentLayer(writer, layer, 1);
   // Of the layer that predicts further tokens, which is not used.
   writer.Norm(fmt::format("model.layers.{}.enorm", Latents::kLayers), Latents::kHidden);
   writer.Norm("model.norm", Latents::kHidden);
   writer.Matrix("lm_head", vocab, Latents::kHidden);
-  writer.Write(LatentJson(vocab), folder);
+  writer.Write(LatentJson(vocab, Latents::kLayers), folder);
+}
+
+// The layers add little to a token's embedding, so the next token is mostly that which its
+// embedding alone gives. The layer for multi-token prediction takes the embedding alone, too.
+void WriteMtpModel(const std::string& folder) {
+  constexpr int64_t kLayers = 7;
+  constexpr float kFactor = 0.015f;
+  const int64_t vocab = BundledVocab();
+  ModelWriter writer;
+  writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
+  for (int64_t layer = 0; layer <= kLayers; ++layer) AddLatentLayer(writer, layer, kFactor);
+  const std::string mtp = fmt::format("model.layers.{}.", kLayers);
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"}) {
+    writer.PlainNorm(mtp + norm, Latents::kHidden);
+  }
+  writer.Selection(mtp + "eh_proj", Latents::kHidden, 2 * Latents::kHidden);
+  // Copies, as the published checkpoints have them.
+  writer.Matrix(mtp + "embed_tokens", vocab, Latents::kHidden);
+  writer.Matrix(mtp + "shared_head.head", vocab, Latents::kHidden);
+  writer.PlainNorm("model.norm", Latents::kHidden);
+  writer.Matrix("lm_head", vocab, Latents::kHidden);
+  writer.Write(LatentJson(vocab, kLayers), folder);
 }
 
 }  // namespace penstock

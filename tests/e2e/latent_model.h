@@ -13,4 +13,7 @@ inline constexpr uint64_t kLatentTokenBytes = 3 * (64 + 16) * 2;
 // whose first layer is dense, with yarn) and the bundled model's tokenizer to `folder`.
 void WriteLatentModel(const std::string& folder);
 
+// Writes one with 7 layers and a layer for multi-token prediction, most of whose guesses are right.
+void WriteMtpModel(const std::string& folder);
+
 }  // namespace penstock

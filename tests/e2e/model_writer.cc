@@ -19,18 +19,28 @@ void WriteFile(const std::string& path, const std::string& bytes) {
 
 }  // namespace
 
-void ModelWriter::Matrix(const std::string& name, int64_t rows, int64_t columns) {
-  Add(name + ".weight", {rows, columns}, 0, 1.6f / std::sqrt(static_cast<float>(columns)));
+void ModelWriter::Matrix(const std::string& name, int64_t rows, int64_t columns, float factor) {
+  Add(name + ".weight", {rows, columns}, 0, factor * 1.6f / std::sqrt(static_cast<float>(columns)));
+}
+
+void ModelWriter::Selection(const std::string& name, int64_t rows, int64_t columns) {
+  AddValues(name + ".weight", {rows, columns},
+            [columns](int64_t i) { return i / columns == i % columns ? 1.0f : 0.0f; });
+}
+
+void ModelWriter::PlainNorm(const std::string& name, int64_t size) {
+  AddValues(name + ".weight", {size}, [](int64_t) { return 1.0f; });
 }
 
 void ModelWriter::Norm(const std::string& name, int64_t size) {
   Add(name + ".weight", {size}, 1, 0.2f);
 }
 
-void ModelWriter::Mlp(const std::string& prefix, int64_t hidden, int64_t intermediate) {
+void ModelWriter::Mlp(const std::string& prefix, int64_t hidden, int64_t intermediate,
+                      float factor) {
   Matrix(prefix + "gate_proj", intermediate, hidden);
   Matrix(prefix + "up_proj", intermediate, hidden);
-  Matrix(prefix + "down_proj", hidden, intermediate);
+  Matrix(prefix + "down_proj", hidden, intermediate, factor);
 }
 
 void ModelWriter::Bias(const std::string& name, int64_t size) { Add(name, {size}, 0.3f, 0.1f); }
@@ -63,10 +73,15 @@ void ModelWriter::AddBytes(const std::string& name, const std::vector<int64_t>& 
 void ModelWriter::Add(const std::string& name, const std::vector<int64_t>& shape, float mean,
                       float deviation) {
   std::normal_distribution<float> normal(mean, deviation);
+  AddValues(name, shape, [&](int64_t) { return normal(random_); });
+}
+
+void ModelWriter::AddValues(const std::string& name, const std::vector<int64_t>& shape,
+                            const std::function<float(int64_t)>& value_of) {
   const size_t begin = data_.size();
   const int64_t size = shape.size() == 1 ? shape[0] : shape[0] * shape[1];
   for (int64_t i = 0; i < size; ++i) {
-    const Bf16 value = ToBf16(normal(random_));
+    const Bf16 value = ToBf16(value_of(i));
     data_.append(reinterpret_cast<const char*>(&value), sizeof(value));
   }
   header_[name] = {{"dtype", "BF16"}, {"shape", shape}, {"data_offsets", {begin, data_.size()}}};

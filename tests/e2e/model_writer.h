@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -12,10 +13,13 @@ namespace penstock {
 class ModelWriter {
  public:
   // Tensors `name`.weight in bf16.
-  void Matrix(const std::string& name, int64_t rows, int64_t columns);
+  void Matrix(const std::string& name, int64_t rows, int64_t columns, float factor = 1);
   void Norm(const std::string& name, int64_t size);
-  // gate_proj, up_proj and down_proj.
-  void Mlp(const std::string& prefix, int64_t hidden, int64_t intermediate);
+  // A matrix that returns the first `rows` inputs, and a norm without weights.
+  void Selection(const std::string& name, int64_t rows, int64_t columns);
+  void PlainNorm(const std::string& name, int64_t size);
+  // gate_proj, up_proj and down_proj, whose outputs are multiplied by `factor`.
+  void Mlp(const std::string& prefix, int64_t hidden, int64_t intermediate, float factor = 1);
   // A tensor `name` of small positive numbers.
   void Bias(const std::string& name, int64_t size);
   // A tensor `name` of small numbers, of one or two extents.
@@ -29,6 +33,8 @@ class ModelWriter {
 
  private:
   void Add(const std::string& name, const std::vector<int64_t>& shape, float mean, float deviation);
+  void AddValues(const std::string& name, const std::vector<int64_t>& shape,
+                 const std::function<float(int64_t)>& value_of);
   void AddBytes(const std::string& name, const std::vector<int64_t>& shape, int min, int max);
 
   std::mt19937 random_{5};

@@ -1,95 +1,19 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
-#include <cstring>
-#include <filesystem>
-#include <map>
 #include <memory>
-#include <numeric>
-#include <random>
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
-#include "kernels/buffer.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/thread_pool.h"
-#include "model/checkpoint/safetensors.h"
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
-#include "tests/support/environment.h"
+#include "tests/golden/golden_logits.h"
 
 // The forward pass against what transformers computed in float32 (make_logits.py).
 namespace penstock {
 namespace {
-
-std::string GoldenDirectory() { return SourceFolder() + "/tests/golden/logits"; }
-
-// The model of a case: its directory, or the GGUF file there.
-std::string ModelIn(const std::string& directory) {
-  const std::string file = directory + "/model.gguf";
-  return std::filesystem::exists(file) ? file : directory;
-}
-
-struct Expected {
-  std::vector<uint32_t> tokens;
-  std::vector<float> logits;          // [tokens][vocab], all in float32
-  std::vector<float> logits_bf16_kv;  // [tokens][vocab], keys and values rounded to bf16
-  // Of quantised weights, the same with activations rounded to 16-bit integers; else empty.
-  std::vector<float> logits_int16;
-  std::map<std::string, std::vector<float>> rows;  // of blocks, by GGUF's name of the matrix
-};
-
-template <class T>
-std::vector<T> ReadTensor(const MappedFile& file, const SafetensorsHeader& header,
-                          std::string_view name) {
-  for (const SafetensorsTensor& tensor : header.tensors) {
-    if (tensor.name != name) continue;
-    std::vector<T> values((tensor.end - tensor.begin) / sizeof(T));
-    std::memcpy(values.data(), file.bytes().data() + tensor.begin, values.size() * sizeof(T));
-    return values;
-  }
-  return {};
-}
-
-Expected ReadExpected(const std::string& directory) {
-  const auto file = MappedFile::Open(directory + "/expected.safetensors");
-  EXPECT_TRUE(file.ok()) << file.status();
-  const auto header = ParseSafetensors(file->bytes(), "expected.safetensors");
-  EXPECT_TRUE(header.ok()) << header.status();
-  Expected expected{.tokens = ReadTensor<uint32_t>(*file, *header, "tokens"),
-                    .logits = ReadTensor<float>(*file, *header, "logits"),
-                    .logits_bf16_kv = ReadTensor<float>(*file, *header, "logits_bf16_kv"),
-                    .logits_int16 = ReadTensor<float>(*file, *header, "logits_int16")};
-  for (const SafetensorsTensor& tensor : header->tensors) {
-    if (!tensor.name.starts_with("row.")) continue;
-    expected.rows[tensor.name.substr(4)] = ReadTensor<float>(*file, *header, tensor.name);
-  }
-  return expected;
-}
-
-// A pool of pages whose block table is in no order, as after hours of serving.
-class Pages {
- public:
-  Pages(KvLayout layout, int64_t tokens, uint32_t seed)
-      : buffer_(static_cast<size_t>(2 * layout.BlocksFor(tokens)) * layout.BlockStride()) {
-    kv_ = {
-        .arena = buffer_.as<std::byte>(), .blocks = 2 * layout.BlocksFor(tokens), .layout = layout};
-    std::memset(kv_.arena, 0xff, buffer_.bytes());  // NaN, so that reading a page unwritten shows
-    table_.resize(static_cast<size_t>(kv_.blocks));
-    std::iota(table_.begin(), table_.end(), 0);
-    std::shuffle(table_.begin(), table_.end(), std::mt19937(seed));
-  }
-  const PagedKv& kv() const { return kv_; }
-  std::span<const uint32_t> table() const { return table_; }
-
- private:
-  Buffer buffer_;
-  PagedKv kv_;
-  std::vector<uint32_t> table_;
-};
 
 // Logits after each token that ends a chunk, [vocab] each; empty for the others.
 std::vector<std::vector<float>> RunChunks(TransformerRunner& runner,
@@ -115,40 +39,6 @@ std::vector<std::vector<float>> RunChunks(TransformerRunner& runner,
   return logits;
 }
 
-std::vector<size_t> RandomChunks(size_t total, uint32_t seed) {
-  std::mt19937 random(seed);
-  std::vector<size_t> chunks;
-  while (total > 0) {
-    chunks.push_back(std::min<size_t>(total, 1 + random() % 13));
-    total -= chunks.back();
-  }
-  return chunks;
-}
-
-struct Difference {
-  double max = 0;
-  double rms = 0;  // relative to the root mean square of the logits
-};
-
-Difference Compare(const std::vector<std::vector<float>>& rows,
-                   const std::vector<float>& expected) {
-  double max = 0, error = 0, scale = 0;
-  for (size_t i = 0; i < rows.size(); i++) {
-    for (size_t id = 0; id < rows[i].size(); id++) {
-      const double want = expected[i * rows[i].size() + id];
-      const double off = rows[i][id] - want;
-      max = std::max(max, std::abs(off));
-      error += off * off;  // carries a NaN, which max does not
-      scale += want * want;
-    }
-  }
-  return {max, std::sqrt(error / scale)};
-}
-
-// f32 arithmetic differs from transformers in the order of sums alone, which now and then rounds a
-// key or value to the other bf16. Products of bf16 activations (8 bits) keep about two digits.
-constexpr Difference kF32Limit = {.max = 0.01, .rms = 2e-4};
-constexpr Difference kBf16Limit = {.max = 0.5, .rms = 0.015};
 // Activations of 16 bits: a last bit of f32 turns the rounding of one in some hundreds by a step of
 // 1 / 32639, and such steps turn the rounding of a key or value to bf16 more often.
 constexpr Difference kInt16Limit = {.max = 0.02, .rms = 1e-3};
@@ -374,15 +264,16 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
 
 INSTANTIATE_TEST_SUITE_P(
     Checkpoints, GoldenLogitsTest,
-    testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "glm4_moe", "falcon_11b",
-                    "falcon_40b", "falcon_7b", "falcon_sequential", "gemma2", "gemma3", "glm",
-                    "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential", "gpt_oss", "gpt_oss_mxfp4",
-                    "granite", "mixtral", "olmo2", "qwen2_moe", "qwen3_moe", "phi3_window",
-                    "phi4_longrope", "phi4_shortrope", "smollm3", "starcoder2", "gguf_f16",
-                    "gguf_gpt_oss", "gguf_mixed", "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied",
-                    "gguf_qwen3_moe", "llama2_f32", "llama3_sharded", "llama_linear",
-                    "llama_tied_bias_f16", "mistral_window", "qwen2_window", "quantised_awq",
-                    "quantised_ct_int4", "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
+    testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3", "deepseek_v3_mtp", "glm4_moe",
+                    "glm4_moe_mtp", "falcon_11b", "falcon_40b", "falcon_7b", "falcon_sequential",
+                    "gemma2", "gemma3", "glm", "glm4", "gpt2", "gpt_neox", "gpt_neox_sequential",
+                    "gpt_oss", "gpt_oss_mxfp4", "granite", "mixtral", "olmo2", "qwen2_moe",
+                    "qwen3_moe", "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3",
+                    "starcoder2", "gguf_f16", "gguf_gpt_oss", "gguf_mixed", "gguf_q4_0",
+                    "gguf_q4_k_m", "gguf_q8_0_tied", "gguf_qwen3_moe", "llama2_f32",
+                    "llama3_sharded", "llama_linear", "llama_tied_bias_f16", "mistral_window",
+                    "qwen2_window", "quantised_awq", "quantised_ct_int4",
+                    "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
                     "quantised_ct_fp8_tensor", "quantised_fp8_block", "quantised_fp8_deepseek",
                     "quantised_ct_int4_zeros", "quantised_ct_int8_channel", "quantised_ct_w8a8",
                     "quantised_gptq", "quantised_gptq_int8", "quantised_gptq_v2_order",

@@ -10,6 +10,8 @@ writes it and expected.safetensors:
     logits          [n, vocab] F32   after each token, everything in float32
     logits_bf16_kv  [n, vocab] F32   the same, but keys and values rounded to bf16 before attention,
                                      as a bf16 KV cache does it
+    mtp_logits, mtp_hidden           [n, vocab] and [n, hidden], of the layer for multi-token
+                                     prediction, if there is one, with keys and values in bf16
 Weights are bf16 numbers whatever the file's dtype, so that rounding them to bf16 on loading loses
 nothing, and are drawn wide enough that attention is sharp and a wrong rotation or mask shows.
 """
@@ -167,7 +169,55 @@ def cases():
             n_shared_experts=1, n_group=3, topk_group=2, first_k_dense_replace=1,
             routed_scaling_factor=1.5, rope_scaling=dict(
                 yarn, mscale=1.0, mscale_all_dim=0.8)), "bfloat16", None),
+        # With a layer for multi-token prediction.
+        "glm4_moe_mtp": (Glm4MoeConfig, dict(
+            SMALL, num_hidden_layers=2, head_dim=24, attention_bias=True, use_qk_norm=True,
+            partial_rotary_factor=0.5, n_routed_experts=8, num_experts_per_tok=3,
+            moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1,
+            routed_scaling_factor=1.5, num_nextn_predict_layers=1), "bfloat16", None),
+        "deepseek_v3_mtp": (DeepseekV3Config, dict(
+            SMALL, **{**latents, "num_hidden_layers": 2}, q_lora_rank=40, n_routed_experts=12,
+            num_experts_per_tok=4, n_shared_experts=1, n_group=3, topk_group=2,
+            first_k_dense_replace=1, routed_scaling_factor=1.5, num_nextn_predict_layers=1,
+            rope_scaling=dict(yarn, mscale=1.0, mscale_all_dim=0.8)), "bfloat16", None),
     }
+
+
+def add_mtp(model):
+    """Adds the layer for multi-token prediction of DeepSeek-V3 (arXiv 2412.19437, section 2.2), under
+    the names of the published checkpoints. transformers 4.57.1 skips it: it is put together here from
+    the family's own modules. Returns it, or None if the model has none."""
+    import torch
+    if not getattr(model.config, "num_nextn_predict_layers", 0):
+        return None
+    hidden = model.config.hidden_size
+    norm = type(model.model.norm)
+    layer = type(model.model.layers[-1])(model.config, model.config.num_hidden_layers)
+    layer.enorm = norm(hidden, eps=model.config.rms_norm_eps)
+    layer.hnorm = norm(hidden, eps=model.config.rms_norm_eps)
+    layer.eh_proj = torch.nn.Linear(2 * hidden, hidden, bias=False)
+    layer.shared_head = torch.nn.Module()
+    layer.shared_head.norm = norm(hidden, eps=model.config.rms_norm_eps)
+    model.model.layers.append(layer.float().eval())
+    return layer
+
+
+def mtp_logits(model, layer, tokens, hidden):
+    """Position p takes token p and the hidden state at p - 1, zeros for the first. `hidden` are those
+    behind the model's final norm. Returns the logits, and the layer's own hidden states."""
+    import torch
+    from transformers.masking_utils import create_causal_mask
+    positions = torch.arange(tokens.shape[1])[None]
+    embedded = model.model.embed_tokens(tokens)
+    before = torch.cat([torch.zeros_like(hidden[:, :1]), hidden[:, :-1]], dim=1)
+    x = layer.eh_proj(torch.cat([layer.enorm(embedded), layer.hnorm(before)], dim=-1))
+    mask = create_causal_mask(config=model.config, input_embeds=x, attention_mask=None,
+                              cache_position=positions[0], past_key_values=None,
+                              position_ids=positions)
+    x = layer(x, attention_mask=mask, position_ids=positions,
+              position_embeddings=model.model.rotary_emb(x, positions))
+    x = layer.shared_head.norm(x[0] if isinstance(x, tuple) else x)
+    return model.lm_head(x)[0].contiguous(), x[0].contiguous()
 
 
 def register_bf16_kv():
@@ -294,6 +344,7 @@ def make(name, config_class, changes, dtype, shard, seed):
     config = config_class(**{**SHAPE, **changes})
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    mtp = add_mtp(model)
     draw_weights(model, generator)
     scale_scores(model)
     model.tie_weights()
@@ -303,6 +354,10 @@ def make(name, config_class, changes, dtype, shard, seed):
         for key, attention in [("logits", "eager"), ("logits_bf16_kv", "bf16_kv")]:
             use_attention(model, attention)
             expected[key] = model(tokens, use_cache=False).logits[0].contiguous()
+        if mtp is not None:  # with the attention of the last one
+            hidden = model.model(tokens, use_cache=False).last_hidden_state
+            logits, own = mtp_logits(model, mtp, tokens, hidden)
+            expected.update(mtp_logits=logits, mtp_hidden=own)
     use_attention(model, "eager")
     directory = ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)

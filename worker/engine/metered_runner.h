@@ -33,6 +33,7 @@ class MeteredRunner final : public ModelRunner {
   int32_t max_position() const override { return runner_.max_position(); }
   bool draws_tokens() const override { return runner_.draws_tokens(); }
   int32_t hidden_size() const override { return runner_.hidden_size(); }
+  MtpLayer* mtp() override { return runner_.mtp(); }
   std::optional<EvictionAttention> eviction_attention() const override {
     return runner_.eviction_attention();
   }

@@ -16,9 +16,11 @@ constexpr uint32_t kChunkTokensMin = 16;
 
 bool OnGpus(const v1::WorkerConfig& config) { return config.device().starts_with("cuda"); }
 
+bool UsesMtp(const v1::WorkerConfig& config) { return config.speculation() == "mtp"; }
+
 // The guesses that one decode step may check. Large batches have no use for more.
 uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
-  const bool speculates = config.speculation() == "ngram" || !config.draft_model().empty();
+  const bool speculates = config.speculation() != "off" || !config.draft_model().empty();
   return speculates ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
 }
 
@@ -41,7 +43,17 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .gpu_memory_utilization = config.gpu_memory_utilization(),
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
-          .gpu_kernels = config.gpu_kernels()};
+          .gpu_kernels = config.gpu_kernels(),
+          .use_mtp = UsesMtp(config)};
+}
+
+absl::Status CheckDrafters(const v1::WorkerConfig& config) {
+  if (!UsesMtp(config) || config.draft_model().empty()) return absl::OkStatus();
+  return InvalidArgument(
+      "speculation is mtp, and draft_model is {}; only one of them can guess: use "
+      "speculation=ngram "
+      "or off with a draft model, or leave draft_model out",
+      config.draft_model());
 }
 
 // The draft model takes a step of a few tokens of each sequence, or chunks of a prompt.
@@ -73,6 +85,7 @@ absl::StatusOr<v1::WorkerConfig> WithDeviceDefaults(v1::WorkerConfig config) {
 
 absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role first,
                                                       const v1::WorkerConfig& config) {
+  RETURN_IF_ERROR(CheckDrafters(config));
   ASSIGN_OR_RETURN(auto fault, MakeFault(config.fault()));
   ASSIGN_OR_RETURN(std::string wire_listen, WireHostOf(config));
   // Tests inject a fault into the handoffs of the role that the worker starts with.

@@ -109,13 +109,19 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "gpu_kernels is {}, and device is {}; set device=cuda:0, or leave gpu_kernels out",
         options.gpu_kernels, options.device);
   }
+  if (gpu && options.use_mtp) {
+    return FailedPrecondition(
+        "speculation is mtp, and device is {}; the layer for multi-token prediction needs "
+        "device=cpu: use ngram or off",
+        options.device);
+  }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights, gpu.has_value()));
   return Place{.gpu = gpu, .policy = policy};
 }
 
 absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, ModelHost& host) {
   const TimePoint begin = SteadyClock().Now();
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy));
+  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy, options.use_mtp));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();

@@ -73,6 +73,7 @@ struct WorkerMetrics {
                                  "Prompt tokens whose KV was dropped, as kv_policy said.")),
         ngram(Guesses(registry, "ngram")),
         draft_model(Guesses(registry, "model")),
+        mtp(Guesses(registry, "mtp")),
         vllm(registry, given.model_name) {}
 
   static prometheus::Gauge& Blocks(MetricsRegistry& registry, const std::string& state) {
@@ -109,10 +110,11 @@ struct WorkerMetrics {
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
-    const uint64_t checked = state.draft_model_tokens(),
-                   right = state.draft_model_tokens_accepted();
-    ngram.Show(state.draft_tokens() - checked, state.draft_tokens_accepted() - right);
-    draft_model.Show(checked, right);
+    draft_model.Show(state.draft_model_tokens(), state.draft_model_tokens_accepted());
+    mtp.Show(state.mtp_tokens(), state.mtp_tokens_accepted());
+    ngram.Show(state.draft_tokens() - state.draft_model_tokens() - state.mtp_tokens(),
+               state.draft_tokens_accepted() - state.draft_model_tokens_accepted() -
+                   state.mtp_tokens_accepted());
     ShowProgress();
     vllm.running.Set(state.running());
     vllm.waiting.Set(state.waiting());
@@ -147,6 +149,7 @@ struct WorkerMetrics {
   prometheus::Counter& evicted;
   GuessCounters ngram;
   GuessCounters draft_model;
+  GuessCounters mtp;
   VllmGauges vllm;
 };
 

@@ -172,10 +172,11 @@ TEST(DraftLengths, TheBetterGuessIsChecked) {
 }
 
 TEST(RandomDraftsTest, StayWithinTheOffersAndTheRows) {
-  const std::vector<DraftOffers> offers = {{.ngram = {.tokens = 3}},
-                                           {.model = {.tokens = 5}},
-                                           {.ngram = {.tokens = 2}, .model = {.tokens = 4}},
-                                           {}};
+  const std::vector<DraftOffers> offers = {
+      {.ngram = {.tokens = 3}},
+      {.model = {.tokens = 5}},
+      {.ngram = {.tokens = 2}, .model = {}, .mtp = {.tokens = 4}},
+      {}};
   std::mt19937 random(7);
   std::set<std::pair<Drafter, int32_t>> seen;  // of the sequence with two offers
   for (int i = 0; i < 500; ++i) {
@@ -184,8 +185,9 @@ TEST(RandomDraftsTest, StayWithinTheOffersAndTheRows) {
     int32_t rows = 0;
     for (size_t s = 0; s < offers.size(); ++s) {
       const auto& [drafter, tokens] = plan.choices[s];
-      const bool model = drafter == Drafter::kModel;
-      EXPECT_LE(tokens, model ? offers[s].model.tokens : offers[s].ngram.tokens);
+      EXPECT_LE(tokens, drafter == Drafter::kNgram   ? offers[s].ngram.tokens
+                        : drafter == Drafter::kModel ? offers[s].model.tokens
+                                                     : offers[s].mtp.tokens);
       rows += tokens;
     }
     EXPECT_LE(rows, 9);

@@ -621,7 +621,7 @@ TEST(ModelConfigTest, LatentsOfDeepseekV3) {
   EXPECT_EQ(config->experts.groups, 8);
   EXPECT_EQ(config->experts.kept_groups, 4);
   EXPECT_EQ(config->experts.scale, 2.5f);
-  EXPECT_EQ(config->skipped_layers, 1);
+  EXPECT_EQ(config->mtp_layers, 1);
   const auto plain = Parse(DeepseekV3({{"rope_scaling", nullptr}, {"rope_interleave", false}}));
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_NEAR(plain->attention_scale, 1 / std::sqrt(192.0), 1e-7);
