@@ -23,8 +23,8 @@ std::unique_ptr<DraftModel> DraftModelOf(WorkerRuntime& runtime, const DecodeRol
                           .relative_cost = bytes(*host) / bytes(runtime.host())});
 }
 
-// Null without --speculation=mtp, because the layer is not loaded then. Its step reads one layer and
-// the output matrix, which is about as much as another.
+// Null without --speculation=mtp, because the layer is not loaded then. Its step reads one layer
+// and the output matrix, which is about as much as another.
 std::unique_ptr<MtpDrafter> MtpDrafterOf(WorkerRuntime& runtime) {
   ModelHost& host = runtime.host();
   if (host.runner->mtp() == nullptr) return nullptr;

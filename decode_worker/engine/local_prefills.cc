@@ -48,7 +48,8 @@ void LocalPrefills::Exchange(Prompt& prompt, std::vector<BlockRef> passed) {
 }
 
 int32_t LocalPrefills::Tokens(const Prompt& prompt) const {
-  return std::min(options_.chunk_tokens, static_cast<int32_t>(prompt.job.tokens.size()) - prompt.computed);
+  return std::min(options_.chunk_tokens,
+                  static_cast<int32_t>(prompt.job.tokens.size()) - prompt.computed);
 }
 
 SequenceStep LocalPrefills::Next() {

@@ -49,8 +49,8 @@ void Speculator::Plan(const Batch& batch) {
   if (!on() || batch.ids.empty()) return;
   std::vector<DraftOffers> offers;
   for (const uint64_t id : batch.ids) offers.push_back(OffersOf(batch.sequences.at(id)));
-  const DraftPlan plan = draft_ == nullptr ? PlanWithMtp(batch, offers)
-                                           : PlanWithModel(batch, std::move(offers));
+  const DraftPlan plan =
+      draft_ == nullptr ? PlanWithMtp(batch, offers) : PlanWithModel(batch, std::move(offers));
   for (size_t i = 0; i < batch.ids.size(); ++i) {
     TakeGuesses(batch, batch.sequences.at(batch.ids[i]), plan.choices[i]);
   }

@@ -77,10 +77,9 @@ std::vector<Bid> BidsOf(std::span<const DraftOffers> offers, std::span<const Dra
   for (size_t i = 0; i < offers.size(); ++i) {
     const Drafter drafter = choices[i].drafter;
     const DraftOffer& offer = OfferOf(offers[i], drafter);
-    bids.push_back(
-        {.offer = offer,
-         .seconds = costs.target.SecondsPerRow() + shares[static_cast<size_t>(drafter)],
-         .gain = offer.tokens > 0 ? offer.acceptance : 0});
+    bids.push_back({.offer = offer,
+                    .seconds = costs.target.SecondsPerRow() + shares[static_cast<size_t>(drafter)],
+                    .gain = offer.tokens > 0 ? offer.acceptance : 0});
   }
   return bids;
 }
@@ -99,8 +98,8 @@ bool DropUnpaid(std::vector<DraftChoice>& choices) {
 
 }  // namespace
 
-// The sequences of a drafter that computes its guesses share the time of its step. When one of them gets no guess
-// after all, the others' shares grow, so the choice is made again without it.
+// The sequences of a drafter that computes its guesses share the time of its step. When one of them
+// gets no guess after all, the others' shares grow, so the choice is made again without it.
 DraftPlan ChooseDrafts(std::span<const DraftOffers> offers, const DraftCosts& costs,
                        int32_t rows_max) {
   DraftPlan plan;

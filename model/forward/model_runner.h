@@ -33,7 +33,8 @@ struct SequenceStep {
   bool fills_mtp = false;
   // With fills_mtp, the hidden state of the token before `tokens`. Empty: zeros, or that of the
   // part before, if it has the same block table and ends at `position`. It may be the memory of
-  // `hidden`. In StepMtp, the hidden states of the tokens before each of `tokens`, [tokens][hidden].
+  // `hidden`. In StepMtp, the hidden states of the tokens before each of `tokens`,
+  // [tokens][hidden].
   std::span<const float> before = {};
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};

@@ -1,7 +1,7 @@
-// TransformerRunner: the layer for multi-token prediction (MTP). Its input is eh_proj of the norms of
-// the token's embedding and of the hidden state before it, in this order (DeepSeek-V3's README for
-// its weights, and SGLang and vLLM). What the model's last layers are for its logits, the layer and
-// shared_head.norm are for the guess; the output matrix is the model's own.
+// TransformerRunner: the layer for multi-token prediction (MTP). Its input is eh_proj of the norms
+// of the token's embedding and of the hidden state before it, in this order (DeepSeek-V3's README
+// for its weights, and SGLang and vLLM). What the model's last layers are for its logits, the layer
+// and shared_head.norm are for the guess; the output matrix is the model's own.
 
 #include <algorithm>
 
@@ -68,8 +68,7 @@ void TransformerRunner::ProjectMtp(const Batch& batch) {
     std::copy_n(residual.row(row), hidden, input.row(row));
     std::copy_n(before.row(row), hidden, input.row(row) + hidden);
   }
-  Gemm(exec_,
-       {.input = input, .weight = &mtp.projection, .output = residual, .scratch = &s.gemm});
+  Gemm(exec_, {.input = input, .weight = &mtp.projection, .output = residual, .scratch = &s.gemm});
 }
 
 // Writes the layer's keys and values of the rows that GatherMtp has gathered.

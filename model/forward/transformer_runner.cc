@@ -202,9 +202,8 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
     return;
   }
   batch.kept_rows += batch.kept.back().rows;
-  batch.outputs.push_back({.row = batch.kept_rows - 1,
-                           .logits = sequence.wants_logits,
-                           .hidden = sequence.hidden});
+  batch.outputs.push_back(
+      {.row = batch.kept_rows - 1, .logits = sequence.wants_logits, .hidden = sequence.hidden});
 }
 
 void TransformerRunner::Embed(const Batch& batch) {
@@ -347,19 +346,19 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, config.AttentionWidth()});
-  const AttentionArgs attention{
-      .queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
-      .output = attended,
-      .heads = config.heads,
-      .kv = args.kv,
-      .layer = layer,
-      .window = config.WindowOf(layer),
-      .scale = AttentionScale(config),
-      .cap = config.attention_cap,
-      .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
-                                      : std::span<const float>(),
-      .sequences = batch.sequences,
-      .scratch = &s.attention};
+  const AttentionArgs attention{.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
+                                .output = attended,
+                                .heads = config.heads,
+                                .kv = args.kv,
+                                .layer = layer,
+                                .window = config.WindowOf(layer),
+                                .scale = AttentionScale(config),
+                                .cap = config.attention_cap,
+                                .sinks = config.attention_sinks
+                                             ? std::span<const float>(weights_.layers[layer].sinks)
+                                             : std::span<const float>(),
+                                .sequences = batch.sequences,
+                                .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
   Attention(exec_, attention);
 }

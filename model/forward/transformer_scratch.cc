@@ -91,7 +91,8 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
 
 size_t TransformerScratch::bytes() const {
   size_t bytes = residual.bytes() + input.bytes() + branch.bytes() + qkv.bytes() + gated.bytes() +
-                 mtp_hidden.bytes() + mtp_input.bytes() + gemm.bytes() + attention.bytes() + latents.bytes() + experts.bytes();
+                 mtp_hidden.bytes() + mtp_input.bytes() + gemm.bytes() + attention.bytes() +
+                 latents.bytes() + experts.bytes();
   for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
   return bytes;
 }

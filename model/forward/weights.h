@@ -93,8 +93,8 @@ struct Weights {
   Buffer positions;  // learned, Bf16 [max_position][hidden]; empty if the model has none
   std::vector<LayerWeights> layers;  // config.KvLayers()
   std::optional<MtpWeights> mtp;     // with config.use_mtp
-  std::vector<float> final_norm;  // [hidden], or [2 * hidden]
-  WeightMatrix lm_head;           // [vocab][hidden]
+  std::vector<float> final_norm;     // [hidden], or [2 * hidden]
+  WeightMatrix lm_head;              // [vocab][hidden]
 
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are a Buffer
 

@@ -66,8 +66,8 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool repeats = false;
-  bool unsure = false;      // FillHashLogits
-  int32_t window = 0;       // slots that a token reads, its own included; 0: all before it
+  bool unsure = false;  // FillHashLogits
+  int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
   // Has a layer for multi-token prediction, whose slots and guesses are the model's own if it gets
   // the right hidden states.
   bool has_mtp = false;

@@ -107,7 +107,7 @@ struct Difference {
 };
 
 inline Difference Compare(const std::vector<std::vector<float>>& rows,
-                   const std::vector<float>& expected) {
+                          const std::vector<float>& expected) {
   double max = 0, error = 0, scale = 0;
   for (size_t i = 0; i < rows.size(); i++) {
     for (size_t id = 0; id < rows[i].size(); id++) {

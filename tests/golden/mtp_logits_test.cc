@@ -71,10 +71,8 @@ class GoldenMtpTest : public testing::TestWithParam<std::string> {
                             .wants_logits = true,
                             .hidden = guess.hidden,
                             .before = before};
-    const absl::Status status =
-        runner.mtp()->StepMtp({.sequences = {&step, 1},
-                               .kv = kv,
-                               .logits = {guess.logits.data(), {1, runner.vocab()}}});
+    const absl::Status status = runner.mtp()->StepMtp(
+        {.sequences = {&step, 1}, .kv = kv, .logits = {guess.logits.data(), {1, runner.vocab()}}});
     EXPECT_TRUE(status.ok()) << status;
     return guess;
   }
@@ -84,8 +82,7 @@ class GoldenMtpTest : public testing::TestWithParam<std::string> {
     TransformerRunner runner(model_->weights, {}, 64);
     const size_t count = expected_.tokens.size();
     const Pages pages(runner.kv_layout(), static_cast<int64_t>(count), 1);
-    const auto states =
-        Fill(runner, pages.kv(), pages.table(), std::vector<size_t>(count, 1));
+    const auto states = Fill(runner, pages.kv(), pages.table(), std::vector<size_t>(count, 1));
     std::vector<Guess> guesses;
     std::vector<float> before(width());
     for (size_t i = 0; i < count; ++i) {
@@ -129,7 +126,8 @@ TEST_P(GoldenMtpTest, MistakesShow) {
   EXPECT_GT(LogitsError(), 10 * kF32Limit.rms);
 }
 
-// Whatever the chunks of a prompt are, the layer's keys and values are those of one token at a time.
+// Whatever the chunks of a prompt are, the layer's keys and values are those of one token at a
+// time.
 TEST_P(GoldenMtpTest, ChunksChangeNoBit) {
   ThreadPool threads(2);
   TransformerRunner runner(model_->weights, {.threads = &threads}, 64);

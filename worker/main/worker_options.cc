@@ -50,7 +50,8 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
 absl::Status CheckDrafters(const v1::WorkerConfig& config) {
   if (!UsesMtp(config) || config.draft_model().empty()) return absl::OkStatus();
   return InvalidArgument(
-      "speculation is mtp, and draft_model is {}; only one of them can guess: use speculation=ngram "
+      "speculation is mtp, and draft_model is {}; only one of them can guess: use "
+      "speculation=ngram "
       "or off with a draft model, or leave draft_model out",
       config.draft_model());
 }
