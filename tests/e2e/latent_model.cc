@@ -107,7 +107,7 @@ void WriteLatentModel(const std::string& folder) {
 // embedding alone gives. The layer for multi-token prediction takes the embedding alone, too.
 void WriteMtpModel(const std::string& folder) {
   constexpr int64_t kLayers = 7;
-  constexpr float kFactor = 0.015f;
+  constexpr float kFactor = 0.004f;
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);

@@ -74,6 +74,20 @@ class MtpTest : public ::testing::Test {
   std::unique_ptr<LocalGenerator> local_;
 };
 
+TEST_F(MtpTest, SomeGuessesAreRight) {
+  Cluster cluster({.model = folder_.path(),
+                   .prefill_flags = {kMtp},
+                   .decode_flags = {kMtp, "--random_drafts"}});
+  TestRequest request = MakeRequest(60, local_->vocab(), 90, 80);
+  request.sampling = {.temperature = 0};
+  const TestAnswer answer = AskOne(cluster, request);
+  Expect(cluster, request, answer);
+  EXPECT_GT(answer.usage.accepted_draft_tokens(), 0u) << answer.usage.DebugString();
+  const auto state = cluster.decode()[0].State();
+  EXPECT_EQ(state->mtp_tokens_accepted(), answer.usage.accepted_draft_tokens());
+  EXPECT_EQ(state->draft_tokens_accepted(), state->mtp_tokens_accepted());
+}
+
 TEST_F(MtpTest, ChangesNoToken) {
   Cluster cluster(
       {.model = folder_.path(),
