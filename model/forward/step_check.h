@@ -13,6 +13,7 @@ struct StepLimits {
   bool draws_tokens = false;
   int32_t hidden_size = 0;
   bool takes_evicted = false;  // SequenceStep::evicted and StepArgs::on_queries
+  bool selects_pages = false;  // SequenceStep::selection
 };
 
 // Returns INVALID_ARGUMENT that names the value out of range: a token, position, block table,

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
@@ -52,7 +52,10 @@ struct TransformerRunner::Branch {
 struct TransformerRunner::Batch {
   int64_t rows = 0;
   std::vector<AttentionSequence> sequences;
-  std::vector<AttentionSequence> last;   // the last row of each sequence with wants_logits
+  std::vector<AttentionSequence> last;  // the last row of each sequence with wants_logits
+  // The same, in layers where rows select pages (StepSelection). Empty: no row does.
+  std::vector<AttentionSequence> chosen;
+  std::vector<AttentionSequence> chosen_last;
   std::vector<std::span<float>> hidden;  // of the same sequences, SequenceStep::hidden
 };
 
@@ -82,17 +85,18 @@ KvLayout TransformerRunner::kv_layout() const {
           .latent_rope_dim = weights_.config.latent.rope_dims};
 }
 
-// Not with sliding windows, which count positions: the slots behind an eviction do not. Not with
-// sinks either, which the scores of keys do not know, nor with latents, which have no keys of heads
-// to score.
+// Not with sliding windows, which count positions: the slots of pages that were selected do not,
+// nor do those behind an eviction. Not with latents, which have no keys of heads to score.
+bool TransformerRunner::selects_pages() const {
+  const auto& windows = weights_.config.sliding_window;
+  return !weights_.config.HasLatents() &&
+         std::all_of(windows.begin(), windows.end(), [](int32_t window) { return window == 0; });
+}
+
+// The same, and not with sinks either, which the scores of keys do not know.
 std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   const ModelConfig& config = weights_.config;
-  if (config.HasLatents()) return std::nullopt;
-  const auto& windows = config.sliding_window;
-  if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
-    return std::nullopt;
-  }
-  if (config.attention_sinks) return std::nullopt;
+  if (!selects_pages() || config.attention_sinks) return std::nullopt;
   return EvictionAttention{.heads = config.heads,
                            .scale = AttentionScale(config),
                            .cap = config.attention_cap,
@@ -114,17 +118,28 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     if (args.on_layers_done && (done % group == 0 || done == layers)) {
       args.on_layers_done((done - 1) / group * group, done);
     }
-    if (done == layers) {
-      // In the last layer only rows with logits need more than keys and values.
-      if (batch.last.empty()) return absl::OkStatus();
-      batch.sequences = batch.last;
-    }
+    // In the last layer only rows with logits need more than keys and values.
+    if (done == layers && batch.last.empty()) return absl::OkStatus();
     Attend(args, i, batch);
     if (done == layers) KeepLastRows(batch);
     FinishLayer(i, batch);
   }
+  scratch_->selection.End(args.kv);
   Logits(args, batch);
   return absl::OkStatus();
+}
+
+// Chooses the pages of the rows that select, and returns what each row of the layer attends to.
+std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& args, int32_t layer,
+                                                               const Batch& batch) {
+  const bool last = layer + 1 == weights_.config.layers;
+  if (batch.chosen.empty() || layer < StepSelection::kDenseLayers) {
+    return last ? batch.last : batch.sequences;
+  }
+  TransformerScratch& s = *scratch_;
+  s.selection.Choose(args.kv, layer, weights_.config.heads,
+                     {s.qkv.as<float>(), {batch.rows, s.qkv_width}});
+  return last ? batch.chosen_last : batch.chosen;
 }
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
@@ -133,7 +148,8 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .max_position = max_position(),
                                    .max_tokens = scratch_->max_tokens,
                                    .hidden_size = hidden_size(),
-                                   .takes_evicted = eviction_attention().has_value()}));
+                                   .takes_evicted = eviction_attention().has_value(),
+                                   .selects_pages = selects_pages()}));
   const KvLayout& layout = args.kv.layout;
   if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
     return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
@@ -175,7 +191,30 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
     batch.rows += rows;
   }
+  PrepareSelection(args, batch);
   Embed(batch);
+}
+
+// Every row that selects is a sequence of its own in Batch::chosen.
+void TransformerRunner::PrepareSelection(const StepArgs& args, Batch& batch) {
+  StepSelection& selection = scratch_->selection;
+  selection.Begin();
+  std::vector<int64_t> leading;
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    leading.push_back(selection.Add(args.sequences[i], args.kv, batch.sequences[i].first_row));
+  }
+  if (!selection.any()) return;
+  selection.FinishAdding(args.kv);
+  size_t row = 0, last = 0;
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    AttentionSequence dense = batch.sequences[i];
+    const int64_t rows = std::exchange(dense.rows, leading[i]);
+    if (dense.rows > 0) batch.chosen.push_back(dense);
+    for (int64_t j = leading[i]; j < rows; ++j) batch.chosen.push_back(selection.RowAt(row++));
+    if (!args.sequences[i].wants_logits) continue;
+    batch.chosen_last.push_back(leading[i] < rows ? batch.chosen.back() : batch.last[last]);
+    ++last;
+  }
 }
 
 void TransformerRunner::Embed(const Batch& batch) {
@@ -317,6 +356,7 @@ void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<
 void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
+  const std::span<const AttentionSequence> sequences = Attended(args, layer, batch);
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, config.AttentionWidth()});
   const AttentionArgs attention{
       .queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
@@ -329,7 +369,7 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
       .cap = config.attention_cap,
       .sinks = config.attention_sinks ? std::span<const float>(weights_.layers[layer].sinks)
                                       : std::span<const float>(),
-      .sequences = batch.sequences,
+      .sequences = sequences,
       .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
   Attention(exec_, attention);
