@@ -210,7 +210,7 @@ class Evaluation {
   // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
   // behind a first turn that does not have the question yet.
   absl::Status RecallBehind(const Question& question, const JudgedCodec& codec, int32_t distance,
-                             Gathered& gathered) {
+                            Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
     RETURN_IF_ERROR(session_.Prefill(0, prompt));

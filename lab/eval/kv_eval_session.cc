@@ -216,13 +216,13 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
   logits.resize(tokens.size() * static_cast<size_t>(vocab()));
   std::vector<SequenceStep> steps;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    steps.push_back({.tokens = tokens.subspan(i, 1),
-                     .position = position,
-                     .blocks = Table(static_cast<int32_t>(i)),
-                     .evicted = exact ? 0 : evicted_[i],
-                     .selection = exact ? PageSelection()
-                                        : SelectionOf(static_cast<int32_t>(i), position),
-                     .wants_logits = true});
+    steps.push_back(
+        {.tokens = tokens.subspan(i, 1),
+         .position = position,
+         .blocks = Table(static_cast<int32_t>(i)),
+         .evicted = exact ? 0 : evicted_[i],
+         .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
+         .wants_logits = true});
   }
   return runner_->Step({.sequences = steps,
                         .kv = kv_[exact ? 0 : 1],

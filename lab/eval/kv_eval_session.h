@@ -18,7 +18,8 @@
 
 namespace penstock {
 
-// A codec, an eviction or a selection to be judged; none: plain 4-bit groups, one to a (token, head).
+// A codec, an eviction or a selection to be judged; none: plain 4-bit groups, one to a (token,
+// head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec;

@@ -52,10 +52,9 @@ std::vector<std::vector<uint32_t>> ExpectedAll(LocalGenerator& local, const Test
                                                const std::string& policy) {
   if (request.beams > 0) {
     local.Select(policy);
-    return local.Search(request.prompt, request.sampling,
-                        {.width = request.beams,
-                         .answers = request.choices,
-                         .tokens_max = request.tokens_max});
+    return local.Search(
+        request.prompt, request.sampling,
+        {.width = request.beams, .answers = request.choices, .tokens_max = request.tokens_max});
   }
   std::vector<std::vector<uint32_t>> answers;
   for (int choice = 0; choice < request.choices; ++choice) {
@@ -100,8 +99,8 @@ TEST(SelectionTest, AnswersSelectAsInOneProcess) {
 
 TEST(SelectionTest, QuantisedPagesAreSelectedToo) {
   LocalGenerator local(ModelFolder(), "i4r");
-  Cluster cluster({.prefill_flags = With({"--kv_format=i4r"}),
-                   .decode_flags = With({"--kv_format=i4r"})});
+  Cluster cluster(
+      {.prefill_flags = With({"--kv_format=i4r"}), .decode_flags = With({"--kv_format=i4r"})});
   const TestRequest request = Prompt(300, local.vocab(), 161);
   const TestAnswer answer = AskFor(cluster, request, "quest:64");
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -117,8 +116,7 @@ TEST(SelectionTest, ManyAtOnceChangeNothing) {
                    .decode = 2,
                    .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
                    .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram"})});
-  const std::vector<std::string> policies = {"quest:64", "", "quest:100", "quest:80",
-                                             "quest:4096"};
+  const std::vector<std::string> policies = {"quest:64", "", "quest:100", "quest:80", "quest:4096"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 171);
   std::vector<TestAnswer> answers(kRequests);
   std::vector<TestRequest> requests;
@@ -188,8 +186,8 @@ TEST(SelectionTest, TheCacheHasExactBlocksOnly) {
 // Prompts that decode workers compute themselves.
 TEST(SelectionTest, ShortEndsAreComputedOnTheDecodeWorker) {
   LocalGenerator local(ModelFolder());
-  Cluster cluster({.prefill_flags = kAllow,
-                   .decode_flags = With({"--local_prefill_max_tokens=512"})});
+  Cluster cluster(
+      {.prefill_flags = kAllow, .decode_flags = With({"--local_prefill_max_tokens=512"})});
   const TestRequest request = Prompt(310, local.vocab(), 183);
   for (const char* policy : {"quest:80", "quest:64", "quest:80"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
@@ -259,9 +257,9 @@ TEST(SelectionTest, WorkersAreTheOuterBound) {
 TEST(SelectionTest, LatentsAreRefusedByName) {
   const TempFolder folder;
   WriteLatentModel(folder.path());
-  Process worker({"penstock-decode", "--model=" + folder.path(), "--listen=127.0.0.1:0",
-                  "--kv_selection=all"},
-                 folder.path() + "/log");
+  Process worker(
+      {"penstock-decode", "--model=" + folder.path(), "--listen=127.0.0.1:0", "--kv_selection=all"},
+      folder.path() + "/log");
   EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0);
   EXPECT_THAT(worker.Log(), HasSubstr("kv_selection is all, which needs device=cpu and a model "
                                       "without sliding windows and latents"));

@@ -43,10 +43,11 @@ class Case {
     for (const KvPlane plane : {KvPlane::kKeys, KvPlane::kValues}) {
       for (int32_t head = 0; head < kKvHeads; ++head) {
         for (int64_t token = 0; token < tokens_; ++token, next += kDim) {
-          cpu::StoreKvRow(kv(), {.block = static_cast<uint32_t>(token / layout_.block_tokens),
-                                 .kv_head = head,
-                                 .plane = plane,
-                                 .slot = token % layout_.block_tokens},
+          cpu::StoreKvRow(kv(),
+                          {.block = static_cast<uint32_t>(token / layout_.block_tokens),
+                           .kv_head = head,
+                           .plane = plane,
+                           .slot = token % layout_.block_tokens},
                           next);
         }
       }
@@ -94,9 +95,8 @@ class Case {
  private:
   View<const float, 2> queries() const { return {numbers_.data(), {1, kHeads * kDim}}; }
   PagedKv kv() const {
-    return {.arena = memory_.as<std::byte>(),
-            .blocks = layout_.BlocksFor(tokens_),
-            .layout = layout_};
+    return {
+        .arena = memory_.as<std::byte>(), .blocks = layout_.BlocksFor(tokens_), .layout = layout_};
   }
 
   const int64_t tokens_;

@@ -70,7 +70,8 @@ TEST(KvPolicyTest, ParsesSelections) {
   EXPECT_THAT(LossyCodecsOf("quest:64"), IsEmpty());
   EXPECT_THAT(KvMethodsOf("quest:64"), ElementsAre("quest"));
   for (const char* wrong : {"quest", "quest:", "quest:63", "quest:1048577", "Quest:64"}) {
-    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("quest and TOKENS 64 to")) << wrong;
+    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("quest and TOKENS 64 to"))
+        << wrong;
     EXPECT_EQ(SelectionOf(wrong), std::nullopt) << wrong;
   }
   EXPECT_EQ(SelectionOf("snapkv:64"), std::nullopt);
