@@ -83,6 +83,7 @@ class DecodeRole final : public EngineRole {
                   .limits = LimitsOf(runtime.host()),
                   .lossy = runtime.lossy(),
                   .evictions = runtime.evictions(),
+                  .selections = runtime.selections(),
                   .local_prefill_max_tokens = options.local_prefill_max_tokens,
                   .sessions_max = sessions_max_}) {
     engine_.Start();
@@ -94,6 +95,8 @@ class DecodeRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_sequences_moved(state->sequences_moved() + service_.moved());
+    state->set_selected_tokens(static_cast<uint64_t>(engine_.selected_tokens()));
+    state->set_selectable_tokens(static_cast<uint64_t>(engine_.selectable_tokens()));
     state->set_draft_model_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kModel)));
     state->set_draft_model_tokens_accepted(
         static_cast<uint64_t>(engine_.accepted(Drafter::kModel)));

@@ -14,6 +14,7 @@
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
+#include "worker/engine/page_selection.h"
 
 namespace penstock {
 namespace {
@@ -120,6 +121,10 @@ class DecodeSessionCall final : public StreamedSession,
           "kv_policy is {}, and decode workers do not evict; prefill must be false",
           request.kv_policy());
     }
+    const int32_t block_tokens = backend.admission.layout.block_tokens;
+    ASSIGN_OR_RETURN(const std::optional<KvSelection> selection,
+                     backend.selections.Take(request.kv_policy()));
+    job_.selection = PageSelectionOf(selection, block_tokens, request.prompt_tokens());
     const uint32_t choices =
         job_.beams ? static_cast<uint32_t>(job_.beams->width) : request.sampling().choices();
     DecodeNeed need =
@@ -147,6 +152,7 @@ class DecodeSessionCall final : public StreamedSession,
     // KV that is computed behind lossy KV is not exact either, so all blocks get the lossy names.
     job_.prompt = backend.admission.cache.NameBlocks(request.cache_salt(), job_.tokens,
                                                      ProvenanceOf(request.kv_policy()));
+    DropSelectedNames(job_.prompt, job_.selection, block_tokens);
     job_.prompt.tenant = request.tenant_id();
     job_.pins = PinsOf(request);
     admission_.emplace(backend.admission, need);

@@ -9,6 +9,7 @@
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/kv_evictions.h"
+#include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
@@ -38,6 +39,7 @@ struct DecodeBackend {
   TokenLimits limits;
   const LossyKv& lossy;
   const KvEvictions& evictions;
+  const KvSelections& selections;
   int64_t local_prefill_max_tokens = 0;  // of a prompt; more are refused
   int64_t sessions_max = 1;              // open at once; more are refused with RESOURCE_EXHAUSTED
 };

@@ -18,6 +18,10 @@ struct AttentionSequence {
   int64_t rows = 0;
   int64_t position = 0;
   std::span<const uint32_t> blocks;  // page ids in order of position (block table)
+  // If not 0, every KV head has a block table of its own: `blocks` is [kv_heads][head_blocks].
+  // `position` is then the query's own slot in these tables: it attends to all slots before, which
+  // are those of some of the sequence's pages.
+  int64_t head_blocks = 0;
 };
 
 // Owns the scratch memory of Attention: one region per thread for tiles of queries, keys, values

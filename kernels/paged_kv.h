@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -158,6 +159,10 @@ struct PagedKv {
   int64_t blocks = 0;
   KvLayout layout;
   PageCopier* copier = nullptr;  // set for an arena in GPU memory (page_copier.h), else null
+  // For each block, a number that it gets when it is taken from its pool, and that no block of any
+  // pool has had before: what is derived from a block's bytes is right as long as the number is the
+  // same. Null: the arena has no pool.
+  const std::atomic<uint64_t>* serials = nullptr;
 
   std::byte* Block(uint32_t block) const { return arena + block * layout.BlockStride(); }
   std::byte* Layer(uint32_t block, int32_t layer) const {

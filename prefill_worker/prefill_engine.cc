@@ -249,8 +249,10 @@ void PrefillEngine::CacheFullBlocks(const PrefillChunk& chunk) {
   const int32_t block_tokens = pool_.view().layout.block_tokens;
   // What follows an eviction is computed from what it left, so no exact request may find it.
   if (prompt.eviction != nullptr && chunk.begin >= prompt.eviction->prompt_tokens()) return;
-  const auto full = static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens);
-  if (full == static_cast<size_t>(chunk.begin / block_tokens)) return;
+  // Blocks behind those that have names have KV of tokens that selected.
+  const size_t full = std::min(static_cast<size_t>((chunk.begin + chunk.tokens) / block_tokens),
+                               prompt.job.prompt.ids.size());
+  if (full <= static_cast<size_t>(chunk.begin / block_tokens)) return;
   cache_.Insert(prompt.access, prompt.job.prompt, std::span(prompt.blocks).first(full));
   for (size_t i = prompt.passed; i < full; ++i) prompt.table[i] = prompt.blocks[i].id();
 }
@@ -299,12 +301,15 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
   Prompt& prompt = prompts_.at(chunk.prompt);
   const PromptEviction* eviction = prompt.eviction.get();
   const bool behind = eviction != nullptr && chunk.begin >= eviction->prompt_tokens();
+  PageSelection selection = prompt.job.selection;
+  selection.checked = chunk.begin + chunk.tokens;
   const auto add = [&](int32_t begin, int32_t tokens) -> SequenceStep& {
     return steps.emplace_back(
         SequenceStep{.tokens = std::span(prompt.job.tokens).subspan(begin, tokens),
                      .position = begin,
                      .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
                      .evicted = behind ? eviction->evicted() : 0,
+                     .selection = selection,
                      .fills_mtp = fills_mtp_ && !behind,
                      .before = prompt.mtp_hidden});
   };

@@ -1,5 +1,7 @@
 #include "prefill_worker/prefill_job.h"
 
+#include <algorithm>
+
 #include "prefill_worker/prompt_eviction.h"
 
 namespace penstock {
@@ -20,7 +22,10 @@ bool PrefillJob::Exchanges(const KvLayout& layout, int32_t chunk_tokens) const {
 // all tokens, and an eviction the queries of those that it observes.
 int64_t PrefillJob::CachedBlocksMax(const KvLayout& layout) const {
   if (score_top) return 0;
-  if (!eviction) return (static_cast<int64_t>(tokens.size()) - 1) / layout.block_tokens;
+  if (!eviction) {
+    const int64_t most = (static_cast<int64_t>(tokens.size()) - 1) / layout.block_tokens;
+    return std::min(most, std::ssize(prompt.ids));
+  }
   const EvictionRule rule = RuleOf(*eviction);
   if (rule.sums) return 0;
   return (static_cast<int64_t>(prompt_tokens) - rule.observed) / layout.block_tokens;

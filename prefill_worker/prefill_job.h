@@ -11,6 +11,7 @@
 #include "kvstore/manager/kv_cache_manager.h"
 #include "kvstore/names/handoff_key.h"
 #include "kvstore/names/kv_policy.h"
+#include "model/forward/model_runner.h"
 #include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/sampling_spec.h"
@@ -49,6 +50,7 @@ struct PrefillJob {
   std::optional<uint32_t> score_top{};
   bool hidden_state = false;             // report that of the last token
   std::optional<KvEviction> eviction{};  // of a prompt that has more tokens than it keeps
+  PageSelection selection{};             // of the tokens behind the prompt
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine drops it

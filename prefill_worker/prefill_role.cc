@@ -54,7 +54,8 @@ class PrefillRole final : public EngineRole {
                   .limits = LimitsOf(runtime.host(), options.chunk_tokens),
                   .transfers = runtime.sent_transfers(),
                   .lossy = runtime.lossy(),
-                  .evictions = runtime.evictions()}) {
+                  .evictions = runtime.evictions(),
+                  .selections = runtime.selections()}) {
     engine_.Start();
   }
 

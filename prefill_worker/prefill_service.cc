@@ -12,6 +12,7 @@
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/names/kv_policy.h"
 #include "proto/worker.grpc.pb.h"
+#include "worker/engine/page_selection.h"
 #include "worker/handoff/handoff_report.h"
 
 namespace penstock {
@@ -122,7 +123,12 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
           request.kv_policy());
     }
     ASSIGN_OR_RETURN(job.sampling, ToSamplingParams(request.sampling(), backend_.limits.vocab));
+    ASSIGN_OR_RETURN(const std::optional<KvSelection> selection,
+                     backend_.selections.Take(request.kv_policy()));
+    const int32_t block_tokens = backend_.limits.layout.block_tokens;
+    job.selection = PageSelectionOf(selection, block_tokens, request.prompt_tokens());
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
+    DropSelectedNames(job.prompt, job.selection, block_tokens);
     job.prompt.tenant = request.tenant_id();
     LogRequest(LogLevel::kDebug, name_.tag(), "prefill_taken",
                {{"handoff", HandoffKeyText(key_)},

@@ -10,6 +10,7 @@
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/kv_evictions.h"
+#include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/transfer_metrics.h"
 #include "worker/runtime/role_gate.h"
@@ -34,6 +35,7 @@ struct PrefillBackend {
   TransferMetrics& transfers;
   const LossyKv& lossy;
   const KvEvictions& evictions;
+  const KvSelections& selections;
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the

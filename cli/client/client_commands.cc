@@ -33,9 +33,9 @@ void AddSampling(CLI::App& app, SamplingOptions& sampling) {
   app.add_option("--top-p", sampling.top_p, "nucleus sampling, above 0 to 1 [1]")->type_name("X");
   app.add_option("--top-k", sampling.top_k, "sample from the K likeliest tokens; 0 is off [0]")
       ->type_name("K");
-  app.add_option(
-         "--kv-policy", sampling.kv_policy,
-         "exact, near-lossless, the name of a lossy codec, or an eviction such as snapkv:256")
+  app.add_option("--kv-policy", sampling.kv_policy,
+                 "exact, near-lossless, the name of a lossy codec, an eviction such as snapkv:256, "
+                 "or a selection such as quest:1024")
       ->type_name("POLICY");
   app.add_option("--min-p", sampling.min_p, "minimum probability, 0 to below 1 [0]")
       ->type_name("X");

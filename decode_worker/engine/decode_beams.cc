@@ -25,13 +25,18 @@ RankedTokens RankedOf(std::span<const v1::TokenOut> first) {
 }
 
 // The answers as the tokens of choices 0, 1, ..., the best answer first.
-void TellAnswers(const DecodeSession& session) {
+void TellAnswers(const DecodeSession& session, int32_t block_tokens) {
+  const PageSelection& selection = session.selection;
   uint32_t choice = 0;
   for (const BeamAnswer& answer : session.beams->TakeAnswers()) {
     for (size_t i = 0; i < answer.tokens.size(); ++i) {
       const BeamToken& token = answer.tokens[i];
       v1::TokenOut out = MakeTokenOut({.id = token.id, .logprob = token.logprob, .top = token.top},
                                       choice, static_cast<int32_t>(i), session.stop);
+      const int64_t before = selection.from + static_cast<int64_t>(i) - 1;
+      if (selection.Selects(before, block_tokens)) {
+        out.set_attended_tokens(static_cast<uint32_t>(selection.Attended(before, block_tokens)));
+      }
       out.set_more_in_step(static_cast<uint32_t>(answer.tokens.size() - 1 - i));
       session.sink->OnToken(std::move(out));
     }
@@ -48,7 +53,7 @@ void DecodeEngine::Search(DecodeJob job) {
   const std::shared_ptr<DecodeSink> sink = session->sink;
   const absl::StatusOr<std::vector<BeamChild>> children = session->beams->Advance();
   if (!children.ok() || session->beams->ended()) {
-    if (children.ok()) TellAnswers(*session);
+    if (children.ok()) TellAnswers(*session, pool_.view().layout.block_tokens);
     job = {};
     session.reset();  // Blocks are free before the client sees the end of the answer.
     return sink->OnEnd(children.status());
@@ -72,6 +77,7 @@ void DecodeEngine::RankBeam(DecodeSequence& beam, const StepOutput& output) {
       beam.sampler.Rank(output.logits, static_cast<size_t>(search.rules().candidates()));
   if (!ranked.ok()) return Fail(session->key, ranked.status());
   search.Offer(static_cast<int32_t>(beam.choice), *std::move(ranked));
+  CountAttended(beam);
   running_.Rest(beam.id);
   if (search.complete()) StepBeams(session);
 }
@@ -95,7 +101,7 @@ void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
 
 void DecodeEngine::EndSearch(const DecodeSession& session) {
   const std::shared_ptr<DecodeSink> sink = session.sink;
-  TellAnswers(session);
+  TellAnswers(session, pool_.view().layout.block_tokens);
   for (DecodeSequence& beam : running_.Take(session)) Keep(beam);
   CountSequences();
   sink->OnEnd(absl::OkStatus());

@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/thread_name.h"
+#include "worker/engine/page_selection.h"
 
 namespace penstock {
 namespace {
@@ -223,6 +224,7 @@ void DecodeEngine::Keep(DecodeSequence& sequence) {
   if (sequence.session->evicted) return;
   PromptBlocks all = sequence.session->prompt;
   cache_.Extend(all, sequence.tail);
+  DropSelectedNames(all, sequence.session->selection, pool_.view().layout.block_tokens);
   sequence.kept = all.ids.size();
   cache_.Insert(sequence.session->access, all, std::span(sequence.blocks).first(all.ids.size()));
 }
@@ -335,7 +337,8 @@ void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& 
     steps.push_back({.tokens = std::span(&token, 1),
                      .position = sequence.position() + static_cast<int32_t>(row),
                      .blocks = sequence.table,
-                     .evicted = sequence.evicted});
+                     .evicted = sequence.evicted,
+                     .selection = sequence.Selection()});
     if (sequence.mtp != nullptr) steps.back().hidden = sequence.mtp->Row(row);
     const bool ranks = sequence.session->beams != nullptr;
     outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()
@@ -381,13 +384,27 @@ std::optional<v1::TokenOut> DecodeEngine::TakeToken(DecodeSequence& sequence,
   const int32_t position = sequence.sampler.output_tokens();
   const SampledToken sampled = output.Sample(sequence.sampler);
   if (std::isnan(sampled.logprob)) return std::nullopt;
+  const uint32_t attended = CountAttended(sequence);
   ++sequence.tokens_held;
   sequence.tail.push_back(sequence.last_token);
   sequence.last_token = sampled.id;
   if (sequence.draft != nullptr) sequence.draft->Observe(sampled.id);
   if (sequence.context != nullptr) sequence.context->Observe(sampled.id);
   if (sequence.mtp != nullptr) sequence.mtp->Observe(sampled.id);
-  return MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
+  v1::TokenOut token = MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
+  token.set_attended_tokens(attended);
+  return token;
+}
+
+// Counts the tokens that the sequence's last token attended to, and returns their number; 0: all.
+uint32_t DecodeEngine::CountAttended(const DecodeSequence& sequence) {
+  const PageSelection& selection = sequence.session->selection;
+  const int32_t page = pool_.view().layout.block_tokens, position = sequence.position();
+  if (!selection.Selects(position, page)) return 0;
+  const int64_t attended = selection.Attended(position, page);
+  selected_tokens_ += attended;
+  selectable_tokens_ += position + 1;
+  return static_cast<uint32_t>(attended);
 }
 
 void DecodeEngine::Finish(DecodeSequence& sequence) {

@@ -84,6 +84,9 @@ class DecodeEngine {
   int64_t preempted() const { return sessions_preempted_; }          // sessions
   int64_t preemptions() const { return preemption_.preemptions(); }  // since the start
   int64_t steps() const { return steps_; }
+  // Since the start, of tokens that selected: those that they attended to, and those before them.
+  int64_t selected_tokens() const { return selected_tokens_; }
+  int64_t selectable_tokens() const { return selectable_tokens_; }
   // Tokens that were guessed and checked, and those of them that were right, since the start.
   int64_t drafted(Drafter by) const { return speculator_.checked(by); }
   int64_t accepted(Drafter by) const { return speculator_.right(by); }
@@ -114,6 +117,7 @@ class DecodeEngine {
   void AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps);
   void Advance(DecodeSequence& sequence, size_t first_output);
   std::optional<v1::TokenOut> TakeToken(DecodeSequence& sequence, const StepOutput& output);
+  uint32_t CountAttended(const DecodeSequence& sequence);
   void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
@@ -147,6 +151,8 @@ class DecodeEngine {
   std::atomic<int64_t> sequences_open_{0};
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> sessions_preempted_{0};
+  std::atomic<int64_t> selected_tokens_{0};
+  std::atomic<int64_t> selectable_tokens_{0};
 
   // Used by the engine thread only, but for what its parts say of themselves.
   RunningSequences running_;

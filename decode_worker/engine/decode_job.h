@@ -10,6 +10,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "kvstore/names/handoff_key.h"
+#include "model/forward/model_runner.h"
 #include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/sampling_spec.h"
@@ -46,7 +47,8 @@ struct DecodeJob {
   PrefixPins pins;
   CacheAccess access;
   size_t prompt_tokens = 0;
-  int32_t evicted = 0;  // tokens of the prompt without KV; `blocks` hold that of the others
+  int32_t evicted = 0;      // tokens of the prompt without KV; `blocks` hold that of the others
+  PageSelection selection;  // of the tokens behind the prompt
   SamplingParams sampling;
   StopRule stop;
   std::optional<BeamRules> beams = {};

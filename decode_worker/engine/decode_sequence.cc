@@ -36,6 +36,12 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
+PageSelection DecodeSequence::Selection() const {
+  PageSelection selection = session->selection;
+  selection.checked = position() + 1;
+  return selection;
+}
+
 std::vector<BlockRef> DecodeSequence::PassBlocks(size_t first) {
   passed = first;
   return first == 0 ? std::vector<BlockRef>() : TakePassed(blocks, table, first);
@@ -86,6 +92,7 @@ std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
                                                        .swap = std::move(job.swap),
                                                        .sink = std::move(job.sink),
                                                        .evicted = job.evicted > 0,
+                                                       .selection = job.selection,
                                                        .choices_open = 0,
                                                        .choices_frozen = 0});
 }

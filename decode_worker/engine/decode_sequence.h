@@ -25,6 +25,7 @@ struct DecodeSession {
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
   bool evicted = false;  // of its prompt only a part has KV: no cache gets any of it
+  PageSelection selection = {};
   // Not null: its sequences are the beams of a search, whose numbers are their choices.
   std::unique_ptr<BeamSearch> beams = nullptr;
   int choices_open = 0;
@@ -53,6 +54,8 @@ struct DecodeSequence {
   std::unique_ptr<MtpContext> mtp = {};        // in the layer for MTP; null: no guesses of it
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
+  // The selection of a step's rows, in which all tokens behind last_token are guesses.
+  PageSelection Selection() const;
   // True if the KV of `more` further tokens needs a further block.
   bool needs_block(int32_t block_tokens, int32_t more = 1) const;
   void Append(BlockRef block);

@@ -57,9 +57,12 @@ SequenceStep LocalPrefills::Next() {
   if (!prompt.begun) prompt.begun = clock_.Now();
   const auto count = static_cast<size_t>(Tokens(prompt));
   const auto from = static_cast<size_t>(prompt.computed);
+  PageSelection selection = prompt.job.selection;
+  selection.checked = prompt.computed + static_cast<int32_t>(count);
   return {.tokens = std::span<const uint32_t>(prompt.job.tokens).subspan(from, count),
           .position = prompt.computed,
           .blocks = prompt.table,
+          .selection = selection,
           .hidden = prompt.job.hidden,
           .fills_mtp = options_.mtp_hidden > 0,
           .before = prompt.job.hidden};

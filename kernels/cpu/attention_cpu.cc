@@ -208,10 +208,12 @@ void Task::Find(int64_t tile) {
   const int64_t begin = std::max(FirstAttended(Position(0)), tile * kKvTile);
   const int64_t end = std::min(Position(rows_ - 1) + 1, (tile + 1) * kKvTile);
   const int64_t page_tokens = args_.kv.layout.block_tokens;
+  const std::span<const uint32_t> blocks =
+      sequence_.blocks.subspan(static_cast<size_t>(kv_head_ * sequence_.head_blocks));
   for (int64_t position = begin; position < end;) {
     const int64_t slot = position % page_tokens;
     const int64_t count = std::min(end - position, page_tokens - slot);
-    AddRun({.page = sequence_.blocks[position / page_tokens],
+    AddRun({.page = blocks[static_cast<size_t>(position / page_tokens)],
             .slot = slot,
             .token = position - tile * kKvTile,
             .count = count});

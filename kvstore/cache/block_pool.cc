@@ -12,6 +12,9 @@
 namespace penstock {
 namespace {
 
+// Of all pools, so that a pool that gets another's memory has other serial numbers.
+std::atomic<uint64_t> last_serial{0};
+
 absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
   const auto stride = static_cast<int64_t>(layout.BlockStride());
   if (blocks < 1 || stride < 1) {
@@ -108,9 +111,11 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& 
 BlockPool::BlockPool(PagedKv view, bool owns_arena)
     : view_(view),
       owns_arena_(owns_arena),
+      serials_(std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(view.blocks))),
       references_(view.blocks, 0),
       cached_(view.blocks, false),
       leaving_(view.blocks, false) {
+  view_.serials = serials_.get();
   free_.reserve(view.blocks);
   for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
 }
@@ -303,6 +308,7 @@ std::vector<BlockRef> BlockPool::TakeReserved(int64_t count) {
     free_.pop_back();
     PENSTOCK_CHECK_EQ(references_[block], 0u);
     references_[block] = 1;
+    serials_[block].store(++last_serial, std::memory_order_relaxed);
     taken.push_back(BlockRef(this, block));
   }
   return taken;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -130,6 +131,7 @@ class BlockPool {
 
   PagedKv view_;
   const bool owns_arena_;
+  const std::unique_ptr<std::atomic<uint64_t>[]> serials_;  // see PagedKv
   mutable Mutex mutex_;
   std::vector<uint32_t> free_ GUARDED_BY(mutex_);
   std::vector<uint32_t> references_ GUARDED_BY(mutex_);

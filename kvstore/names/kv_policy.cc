@@ -23,11 +23,17 @@ std::vector<std::string> InOrder(const std::vector<std::string>& wanted) {
   return found;
 }
 
+// A method's index in a list of names, and its TOKENS.
+struct MethodTokens {
+  size_t method = 0;
+  uint32_t tokens = 0;
+};
+
 // "snapkv:256". Nullopt unless it has that form and TOKENS is in its limits.
-std::optional<KvEviction> ParseEviction(std::string_view text) {
+std::optional<MethodTokens> ParseMethod(std::string_view text,
+                                        const std::vector<std::string>& names) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return std::nullopt;
-  const auto& names = KvEvictionNames();
   const auto name = std::find(names.begin(), names.end(), text.substr(0, colon));
   if (name == names.end()) return std::nullopt;
   const std::string_view digits = text.substr(colon + 1);
@@ -37,8 +43,7 @@ std::optional<KvEviction> ParseEviction(std::string_view text) {
     return std::nullopt;
   }
   if (tokens < kKeepTokensMin || tokens > kKeepTokensMax) return std::nullopt;
-  return KvEviction{.method = static_cast<KvEvictionMethod>(name - names.begin()),
-                    .keep_tokens = tokens};
+  return MethodTokens{.method = static_cast<size_t>(name - names.begin()), .tokens = tokens};
 }
 
 // The names of a flag's value, between its commas.
@@ -50,6 +55,22 @@ std::vector<std::string_view> NamesOf(std::string_view text) {
     if (comma == std::string_view::npos) return names;
     text.remove_prefix(comma + 1);
   }
+}
+
+// Of a flag's value, the methods it names: "none", "all", or names separated by commas.
+absl::StatusOr<std::vector<std::string>> ParseMethods(std::string_view text, std::string_view kind,
+                                                      const std::vector<std::string>& known) {
+  if (text.empty() || text == "none") return std::vector<std::string>();
+  if (text == "all") return known;
+  std::vector<std::string> wanted;
+  for (const std::string_view name : NamesOf(text)) {
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
+      return InvalidArgument("KV {} \"{}\" is unknown; allowed are none, all, {}", kind,
+                             name.substr(0, 64), fmt::join(known, ", "));
+    }
+    wanted.emplace_back(name);
+  }
+  return wanted;
 }
 
 }  // namespace
@@ -64,15 +85,42 @@ const std::string& KvEvictionName(KvEvictionMethod method) {
   return KvEvictionNames()[static_cast<size_t>(method)];
 }
 
-std::optional<KvEviction> EvictionOf(std::string_view policy) { return ParseEviction(policy); }
+std::optional<KvEviction> EvictionOf(std::string_view policy) {
+  const auto parsed = ParseMethod(policy, KvEvictionNames());
+  if (!parsed) return std::nullopt;
+  return KvEviction{.method = static_cast<KvEvictionMethod>(parsed->method),
+                    .keep_tokens = parsed->tokens};
+}
+
+const std::vector<std::string>& KvSelectionNames() {
+  static const std::vector<std::string> kNames = {"quest"};
+  return kNames;
+}
+
+std::optional<KvSelection> SelectionOf(std::string_view policy) {
+  const auto parsed = ParseMethod(policy, KvSelectionNames());
+  if (!parsed) return std::nullopt;
+  return KvSelection{.tokens = parsed->tokens};
+}
+
+absl::StatusOr<std::vector<std::string>> ParseKvSelections(std::string_view text) {
+  return ParseMethods(text, "selection", KvSelectionNames());
+}
+
+bool KeepsPromptExact(std::string_view policy) {
+  return policy.empty() || policy == kExact || SelectionOf(policy).has_value();
+}
 
 std::vector<std::string> KvMethodsOf(const std::string& policy) {
   if (const auto eviction = EvictionOf(policy)) return {KvEvictionName(eviction->method)};
+  if (SelectionOf(policy)) return KvSelectionNames();
   return LossyCodecsOf(policy);
 }
 
 bool Permits(const std::string& listed, const std::string& asked) {
   if (listed == asked) return true;
+  const auto selects = SelectionOf(listed), selected = SelectionOf(asked);
+  if (selects && selected) return selected->tokens >= selects->tokens;
   const auto most = EvictionOf(listed), wanted = EvictionOf(asked);
   return most && wanted && most->method == wanted->method &&
          wanted->keep_tokens >= most->keep_tokens;
@@ -84,18 +132,7 @@ uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens) {
 }
 
 absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text) {
-  if (text.empty() || text == "none") return std::vector<std::string>();
-  const auto& known = KvEvictionNames();
-  if (text == "all") return known;
-  std::vector<std::string> wanted;
-  for (const std::string_view name : NamesOf(text)) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      return InvalidArgument("KV eviction \"{}\" is unknown; allowed are none, all, {}",
-                             name.substr(0, 64), fmt::join(known, ", "));
-    }
-    wanted.emplace_back(name);
-  }
-  return wanted;
+  return ParseMethods(text, "eviction", KvEvictionNames());
 }
 
 const std::vector<std::string>& LossyCodecNames() {
@@ -106,12 +143,15 @@ const std::vector<std::string>& LossyCodecNames() {
 
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (text.empty() || text == kExact) return std::string();
-  if (text == kNearLossless || IsLossyCodec(text) || ParseEviction(text)) return std::string(text);
+  if (text == kNearLossless || IsLossyCodec(text) || EvictionOf(text) || SelectionOf(text)) {
+    return std::string(text);
+  }
   return InvalidArgument(
-      "KV policy \"{}\" is unknown; allowed are {}, {}, {}, and METHOD:TOKENS with METHOD {} and "
-      "TOKENS {} to {}",
+      "KV policy \"{}\" is unknown; allowed are {}, {}, {}, and METHOD:TOKENS with METHOD {}, {} "
+      "and TOKENS {} to {}",
       text.substr(0, 64), kExact, kNearLossless, fmt::join(LossyCodecNames(), ", "),
-      fmt::join(KvEvictionNames(), ", "), kKeepTokensMin, kKeepTokensMax);
+      fmt::join(KvEvictionNames(), ", "), fmt::join(KvSelectionNames(), ", "), kKeepTokensMin,
+      kKeepTokensMax);
 }
 
 std::string KvPolicyName(const std::string& policy) {
@@ -119,7 +159,7 @@ std::string KvPolicyName(const std::string& policy) {
 }
 
 std::vector<std::string> LossyCodecsOf(const std::string& policy) {
-  if (policy.empty() || EvictionOf(policy)) return {};
+  if (policy.empty() || EvictionOf(policy) || SelectionOf(policy)) return {};
   if (policy == kNearLossless) return {"i8", "f8"};
   return {policy};
 }
@@ -143,7 +183,7 @@ absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text)
 }
 
 std::string ProvenanceOf(const std::string& policy) {
-  return policy.empty() || policy == kExact ? std::string() : "wire " + policy;
+  return KeepsPromptExact(policy) ? std::string() : "wire " + policy;
 }
 
 }  // namespace penstock

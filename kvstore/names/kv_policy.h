@@ -11,10 +11,10 @@
 namespace penstock {
 
 // A KV policy says how the KV of a request may differ from exact KV on the way from a prefill to a
-// decode worker: "" (exact), "near-lossless", the name of one lossy codec, or an eviction. The
-// exact codecs are allowed under every policy. The codecs' names equal those of KvCodecName
-// (kvstore/codec/codec.h), but this header does not depend on the codecs, because routers use it
-// too.
+// decode worker, and in the decode worker: "" (exact), "near-lossless", the name of one lossy
+// codec, an eviction, or a selection. The exact codecs are allowed under every policy. The codecs'
+// names equal those of KvCodecName (kvstore/codec/codec.h), but this header does not depend on the
+// codecs, because routers use it too.
 
 // The names of all lossy codecs, from fine to coarse.
 const std::vector<std::string>& LossyCodecNames();
@@ -24,7 +24,7 @@ const std::vector<std::string>& LossyCodecNames();
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text);
 // The policy's name for people: "exact" for "".
 std::string KvPolicyName(const std::string& policy);
-// The lossy codecs that a policy allows, from fine to coarse; none for an eviction.
+// The lossy codecs that a policy allows, from fine to coarse; none for an eviction or a selection.
 std::vector<std::string> LossyCodecsOf(const std::string& policy);
 
 // An eviction, "METHOD:TOKENS": at the end of prefill the KV of all but TOKENS tokens of the prompt
@@ -62,10 +62,29 @@ const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
 std::optional<KvEviction> EvictionOf(std::string_view policy);
-// The lossy codecs, or the eviction method, of which a request under the policy needs one.
+// A selection, "quest:TOKENS": all KV of the prompt is exact and is sent and held, but each token
+// of the answer attends to about TOKENS of the tokens before it, which it selects by itself
+// (PageSelection in model/forward/model_runner.h). TOKENS has the limits of an eviction.
+struct KvSelection {
+  uint32_t tokens = 0;
+  bool operator==(const KvSelection&) const = default;
+};
+
+// The names of all methods of selection: "quest".
+const std::vector<std::string>& KvSelectionNames();
+// The selection of a policy that ParseKvPolicy has returned; nullopt: it selects nothing.
+std::optional<KvSelection> SelectionOf(std::string_view policy);
+// The selections that a worker's flag allows: "none", "all", or names separated by commas.
+// INVALID_ARGUMENT lists the known names.
+absl::StatusOr<std::vector<std::string>> ParseKvSelections(std::string_view text);
+// True if the prompt's KV is exact under the policy, wherever it is computed.
+bool KeepsPromptExact(std::string_view policy);
+
+// The lossy codecs, or the method of eviction or selection, of which a request under the policy
+// needs one.
 std::vector<std::string> KvMethodsOf(const std::string& policy);
-// True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction
-// that keeps more.
+// True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction or
+// selection that keeps more.
 bool Permits(const std::string& listed, const std::string& asked);
 // Of `prompt_tokens` tokens under such a policy, those whose KV is dropped.
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
@@ -79,8 +98,8 @@ absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text)
 absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text);
 
 // The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
-// computed after them. (What an eviction leaves is in no cache.) Empty for the exact policy, so
-// only exact blocks have exact ids.
+// computed after them. (What an eviction leaves is in no cache, nor is what tokens that select
+// compute.) Empty for policies that keep the prompt exact, so only exact blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

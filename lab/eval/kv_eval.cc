@@ -73,8 +73,8 @@ class Evaluation {
     for (int32_t i = 0; i < options_.prompts; ++i) {
       ASSIGN_OR_RETURN(const Question question, MakeQuestion(distance, engine));
       for (size_t c = 0; c < codecs.size(); ++c) {
-        RETURN_IF_ERROR(codecs[c].eviction
-                            ? RecallEvicted(question, codecs[c], distance, gathered[c])
+        RETURN_IF_ERROR(codecs[c].BehindPrompt()
+                            ? RecallBehind(question, codecs[c], distance, gathered[c])
                             : RecallCompressed(question, codecs[c], distance, gathered[c]));
       }
     }
@@ -207,10 +207,10 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // As a prefill worker evicts: behind the whole prompt, so the answer's first token is exact, or
+  // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
   // behind a first turn that does not have the question yet.
-  absl::Status RecallEvicted(const Question& question, const JudgedCodec& codec, int32_t distance,
-                             Gathered& gathered) {
+  absl::Status RecallBehind(const Question& question, const JudgedCodec& codec, int32_t distance,
+                            Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
     RETURN_IF_ERROR(session_.Prefill(0, prompt));
@@ -294,6 +294,10 @@ absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) 
     }
     if (const auto eviction = EvictionOf(name)) {
       codecs.push_back({name, std::nullopt, eviction});
+      continue;
+    }
+    if (const auto selection = SelectionOf(name)) {
+      codecs.push_back({name, std::nullopt, std::nullopt, selection});
       continue;
     }
     ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));

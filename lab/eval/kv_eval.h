@@ -37,12 +37,13 @@ struct KvQuality {
   Estimate divergence;          // KL(exact || codec) of the next token's distribution, in nats
   double divergence_p99 = 0;
   Estimate top1_agreement;  // share of positions with the same first choice
-  double key_error = 0;     // ||K - K'|| / ||K||; NaN for an eviction
+  double key_error = 0;     // ||K - K'|| / ||K||; NaN for an eviction or a selection
   double value_error = 0;
   Estimate same_tokens;              // greedily generated before the first that differs
   double same_generation = 0;        // share of generations that never differ
   std::map<int32_t, double> recall;  // by distance in tokens: share of pass keys told whole
-  // The same where the question comes behind an eviction; empty for a codec.
+  // The same where the question comes behind an eviction, or its tokens select, too; empty for a
+  // codec.
   std::map<int32_t, double> recall_later;
 };
 

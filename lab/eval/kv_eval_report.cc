@@ -33,7 +33,7 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"recall_question_later", later}};
 }
 
-// Evictions round nothing.
+// Evictions and selections round nothing.
 std::string ErrorText(double error) {
   return std::isnan(error) ? "-" : fmt::format("{:.4f}", error);
 }

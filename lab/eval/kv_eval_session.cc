@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/kv_quant.h"
 #include "prefill_worker/prompt_eviction.h"
+#include "worker/engine/page_selection.h"
 
 namespace penstock {
 namespace {
@@ -153,6 +154,24 @@ absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttentio
   return absl::OkStatus();
 }
 
+// All KV is held, and beside it the bounds of the keys of each block, in bf16.
+absl::Status KvEvalSession::SelectFrom(int32_t index, PageDamage& damage) {
+  if (!runner_->selects_pages()) {
+    return FailedPrecondition("the model has sliding windows or latents: nothing can be selected");
+  }
+  damage.bits += 1.0 + 1.0 / layout_.block_tokens;
+  damage.elements += 1.0 / 16;
+  CopySequence(index);
+  return absl::OkStatus();
+}
+
+PageSelection KvEvalSession::SelectionOf(int32_t index, int32_t position) const {
+  const auto tokens = static_cast<uint32_t>(prompts_[static_cast<size_t>(index)].size());
+  PageSelection selection = PageSelectionOf(selection_, layout_.block_tokens, tokens);
+  selection.checked = position + 1;
+  return selection;
+}
+
 absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t index,
                                              int32_t tokens, PageDamage& damage) {
   const std::span<const uint32_t> table = Table(index);
@@ -184,7 +203,12 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
   PageDamage damage;
   std::fill(evicted_.begin(), evicted_.end(), 0);
+  selection_ = codec.selection;
   for (int32_t i = 0; i < sequences; ++i) {
+    if (codec.selection) {
+      RETURN_IF_ERROR(SelectFrom(i, damage));
+      continue;
+    }
     RETURN_IF_ERROR(codec.eviction ? EvictSequence(*codec.eviction, i, damage)
                                    : CompressSequence(codec, i, tokens, damage));
   }
@@ -196,11 +220,13 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
   logits.resize(tokens.size() * static_cast<size_t>(vocab()));
   std::vector<SequenceStep> steps;
   for (size_t i = 0; i < tokens.size(); ++i) {
-    steps.push_back({.tokens = tokens.subspan(i, 1),
-                     .position = position,
-                     .blocks = Table(static_cast<int32_t>(i)),
-                     .evicted = exact ? 0 : evicted_[i],
-                     .wants_logits = true});
+    steps.push_back(
+        {.tokens = tokens.subspan(i, 1),
+         .position = position,
+         .blocks = Table(static_cast<int32_t>(i)),
+         .evicted = exact ? 0 : evicted_[i],
+         .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
+         .wants_logits = true});
   }
   return runner_->Step({.sequences = steps,
                         .kv = kv_[exact ? 0 : 1],

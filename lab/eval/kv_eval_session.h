@@ -18,11 +18,16 @@
 
 namespace penstock {
 
-// A codec or an eviction to be judged; neither: plain 4-bit groups, one to a (token, head).
+// A codec, an eviction or a selection to be judged; none: plain 4-bit groups, one to a (token,
+// head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec;
   std::optional<KvEviction> eviction = {};
+  std::optional<KvSelection> selection = {};
+
+  // True if it is done behind a prompt whose tokens are computed with exact KV.
+  bool BehindPrompt() const { return eviction || selection; }
 };
 
 // The error that a codec leaves in pages.
@@ -50,7 +55,7 @@ class KvEvalSession {
   absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
-  // tokens, into those.
+  // tokens, into those; or copies that, so that later tokens select from it.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
   absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
@@ -65,6 +70,8 @@ class KvEvalSession {
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
   absl::Status Evict(const KvEviction& rule, const EvictionAttention& attention, int32_t index);
+  absl::Status SelectFrom(int32_t index, PageDamage& damage);
+  PageSelection SelectionOf(int32_t index, int32_t position) const;
 
   const LoadedModel model_;
   std::unique_ptr<const Tokenizer> tokenizer_;
@@ -79,6 +86,7 @@ class KvEvalSession {
   PagedKv kv_[2];                               // exact, damaged; the halves of pages_
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
+  std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
 };
 
 // Blocks at the start and the end of a prompt that cgx and kv2 keep near-lossless: the attention

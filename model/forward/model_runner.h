@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -13,6 +14,32 @@
 
 namespace penstock {
 
+// One page more than those that are always chosen (kernels/selection).
+inline constexpr int32_t kSelectedPagesMin = 4;
+
+// Attention of a sequence's later tokens to some of its pages (Quest, Tang et al., arXiv
+// 2406.10774). In every layer but the first two, each of these tokens chooses `pages` pages for
+// each KV head by itself, so its result depends neither on other tokens nor on how they are
+// computed.
+struct PageSelection {
+  int32_t pages = 0;    // that a token attends to; 0: it attends to all
+  int32_t from = 0;     // the first position whose token selects; those before attend to all
+  int32_t checked = 0;  // tokens at positions from here on are guesses, which may be wrong
+
+  // The number of leading tokens that attend to all tokens before them: with `pages` pages there
+  // is nothing to choose from.
+  int64_t Exact(int32_t block_tokens) const {
+    return std::max(int64_t{from}, int64_t{pages} * block_tokens);
+  }
+  bool Selects(int64_t position, int32_t block_tokens) const {
+    return pages > 0 && position >= Exact(block_tokens);
+  }
+  // The tokens that the one at `position`, which selects, attends to, itself included.
+  int64_t Attended(int64_t position, int32_t block_tokens) const {
+    return int64_t{pages - 1} * block_tokens + position % block_tokens + 1;
+  }
+};
+
 // The part of one sequence in a step: `tokens` at positions [position, position + size).
 struct SequenceStep {
   std::span<const uint32_t> tokens;  // at least one
@@ -24,7 +51,8 @@ struct SequenceStep {
   // evicted, and it attends to all slots up to its own. Only for a runner with
   // eviction_attention().
   int32_t evicted = 0;
-  bool wants_logits = false;  // returns the logits of the last of `tokens`
+  PageSelection selection = {};  // not with `evicted`. Only for a runner that selects_pages()
+  bool wants_logits = false;     // returns the logits of the last of `tokens`
   // Receives the hidden state of the last of `tokens`, which its logits come from. Empty, or of
   // hidden_size() elements, with wants_logits or fills_mtp.
   std::span<float> hidden = {};
@@ -111,6 +139,8 @@ class ModelRunner {
   // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
   // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
   virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }
+  // True if the runner takes SequenceStep::selection.
+  virtual bool selects_pages() const { return false; }
   // Returns INVALID_ARGUMENT for a token id or a position out of range.
   virtual absl::Status Step(const StepArgs& args) = 0;
 };

@@ -22,6 +22,24 @@ absl::Status CheckHidden(const SequenceStep& sequence, const StepLimits& limits,
                          index, sequence.before.size(), hidden);
 }
 
+absl::Status CheckSelection(const SequenceStep& sequence, const StepLimits& limits, size_t index) {
+  const PageSelection& selection = sequence.selection;
+  if (selection.pages == 0) return absl::OkStatus();
+  if (!limits.selects_pages) {
+    return InvalidArgument("sequence {} selects pages, and this runner attends to all", index);
+  }
+  if (selection.pages < kSelectedPagesMin || selection.from < 0) {
+    return InvalidArgument(
+        "sequence {} selects {} pages from position {} on, it may select {} or more from 0 on",
+        index, selection.pages, selection.from, kSelectedPagesMin);
+  }
+  if (sequence.evicted > 0) {
+    return InvalidArgument("sequence {} selects pages and has {} evicted positions, it may have 0",
+                           index, sequence.evicted);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_t index) {
   const SequenceStep& sequence = args.sequences[index];
   if (sequence.tokens.empty()) {
@@ -37,6 +55,7 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
     return InvalidArgument("sequence {} has {} evicted positions, it may have 0 to {}", index,
                            sequence.evicted, limits.takes_evicted ? sequence.position : 0);
   }
+  RETURN_IF_ERROR(CheckSelection(sequence, limits, index));
   RETURN_IF_ERROR(CheckHidden(sequence, limits, index));
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(limits.vocab)) {

@@ -17,6 +17,10 @@ struct TransformerRunner::Batch {
   // or hidden, and all rows of one with fills_mtp. They become the only rows (KeepRows).
   std::vector<AttentionSequence> kept;
   int64_t kept_rows = 0;
+  // The same as `sequences` and `kept`, in layers where rows select pages (StepSelection). Empty:
+  // no row does.
+  std::vector<AttentionSequence> chosen;
+  std::vector<AttentionSequence> chosen_kept;
   // The last row of a sequence of `kept`, by its number among the rows there.
   struct Output {
     int64_t row = 0;
@@ -33,6 +37,12 @@ struct TransformerRunner::Batch {
     bool follows = false;           // the row before, of another part, is that of the token before
   };
   std::vector<MtpRows> mtp;
+
+  // Leaves out the rows whose output of the last layer is not in use.
+  void KeepLast() {
+    sequences = kept;
+    chosen = chosen_kept;
+  }
 };
 
 }  // namespace penstock

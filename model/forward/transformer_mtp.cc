@@ -103,7 +103,7 @@ absl::Status TransformerRunner::StepMtp(const StepArgs& args) {
   const int32_t layer = weights_.config.layers;
   AppendKv(args, layer, batch);
   if (batch.kept.empty()) return absl::OkStatus();
-  batch.sequences = batch.kept;
+  batch.KeepLast();
   Attend(args, layer, batch);
   KeepRows(batch);
   FinishLayer(layer, batch);

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/attention.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
@@ -75,17 +75,18 @@ KvLayout TransformerRunner::kv_layout() const {
           .latent_rope_dim = weights_.config.latent.rope_dims};
 }
 
-// Not with sliding windows, which count positions: the slots behind an eviction do not. Not with
-// sinks either, which the scores of keys do not know, nor with latents, which have no keys of heads
-// to score.
+// Not with sliding windows, which count positions: the slots of pages that were selected do not,
+// nor do those behind an eviction. Not with latents, which have no keys of heads to score.
+bool TransformerRunner::selects_pages() const {
+  const auto& windows = weights_.config.sliding_window;
+  return !weights_.config.HasLatents() &&
+         std::all_of(windows.begin(), windows.end(), [](int32_t window) { return window == 0; });
+}
+
+// The same, and not with sinks either, which the scores of keys do not know.
 std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   const ModelConfig& config = weights_.config;
-  if (config.HasLatents()) return std::nullopt;
-  const auto& windows = config.sliding_window;
-  if (std::any_of(windows.begin(), windows.end(), [](int32_t window) { return window != 0; })) {
-    return std::nullopt;
-  }
-  if (config.attention_sinks) return std::nullopt;
+  if (!selects_pages() || config.attention_sinks) return std::nullopt;
   return EvictionAttention{.heads = config.heads,
                            .scale = AttentionScale(config),
                            .cap = config.attention_cap,
@@ -105,13 +106,16 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     TellDone(args, i + 1);
     const bool last = i + 1 == layers;
     // In the last layer some rows need no more than keys and values.
-    if (last) batch.sequences = batch.kept;
+    if (last) batch.KeepLast();
     if (last && batch.kept.empty()) break;
     Attend(args, i, batch);
     if (last) KeepRows(batch);
     FinishLayer(i, batch);
   }
-  if (!batch.kept.empty()) Finish(args, batch);
+  if (!batch.kept.empty()) {
+    scratch_->selection.End(args.kv);
+    Finish(args, batch);
+  }
   if (weights_.config.use_mtp) TellDone(args, layers + 1);
   return absl::OkStatus();
 }
@@ -124,6 +128,16 @@ void TransformerRunner::TellDone(const StepArgs& args, int32_t done) const {
   if (done % group == 0 || done == layers) args.on_layers_done((done - 1) / group * group, done);
 }
 
+// Chooses the pages of the rows that select, and returns what each row of the layer attends to.
+std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& args, int32_t layer,
+                                                               const Batch& batch) {
+  if (batch.chosen.empty() || layer < StepSelection::kDenseLayers) return batch.sequences;
+  TransformerScratch& s = *scratch_;
+  s.selection.Choose(args.kv, layer, weights_.config.heads,
+                     {s.qkv.as<float>(), {batch.rows, s.qkv_width}});
+  return batch.chosen;
+}
+
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
@@ -131,7 +145,8 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .max_tokens = scratch_->max_tokens,
                                    .hidden_size = hidden_size(),
                                    .takes_evicted = eviction_attention().has_value(),
-                                   .has_mtp = weights_.config.use_mtp}));
+                                   .has_mtp = weights_.config.use_mtp,
+                                   .selects_pages = selects_pages()}));
   const KvLayout& layout = args.kv.layout;
   if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
     return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
@@ -161,6 +176,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     }
     previous = &sequence;
   }
+  PrepareSelection(args, batch);
   Embed(batch);
 }
 
@@ -204,6 +220,35 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
   batch.kept_rows += batch.kept.back().rows;
   batch.outputs.push_back(
       {.row = batch.kept_rows - 1, .logits = sequence.wants_logits, .hidden = sequence.hidden});
+}
+
+// Every row that selects is a sequence of its own in Batch::chosen.
+void TransformerRunner::PrepareSelection(const StepArgs& args, Batch& batch) {
+  StepSelection& selection = scratch_->selection;
+  selection.Begin();
+  std::vector<int64_t> leading;
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    leading.push_back(selection.Add(args.sequences[i], args.kv, batch.sequences[i].first_row));
+  }
+  if (!selection.any()) return;
+  selection.FinishAdding(args.kv);
+  size_t row = 0, kept = 0;
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    const SequenceStep& sequence = args.sequences[i];
+    AttentionSequence dense = batch.sequences[i];
+    const int64_t rows = std::exchange(dense.rows, leading[i]);
+    const auto first = std::ssize(batch.chosen);
+    if (dense.rows > 0) batch.chosen.push_back(dense);
+    for (int64_t j = leading[i]; j < rows; ++j) batch.chosen.push_back(selection.RowAt(row++));
+    if (sequence.fills_mtp) {
+      batch.chosen_kept.insert(batch.chosen_kept.end(), batch.chosen.begin() + first,
+                               batch.chosen.end());
+      ++kept;
+    } else if (sequence.wants_logits) {
+      batch.chosen_kept.push_back(leading[i] < rows ? batch.chosen.back() : batch.kept[kept]);
+      ++kept;
+    }
+  }
 }
 
 void TransformerRunner::Embed(const Batch& batch) {
@@ -345,6 +390,7 @@ void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<
 void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   TransformerScratch& s = *scratch_;
+  const std::span<const AttentionSequence> sequences = Attended(args, layer, batch);
   const View<float, 2> attended(s.input.as<float>(), {batch.rows, config.AttentionWidth()});
   const AttentionArgs attention{.queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
                                 .output = attended,
@@ -357,7 +403,7 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
                                 .sinks = config.attention_sinks
                                              ? std::span<const float>(weights_.layers[layer].sinks)
                                              : std::span<const float>(),
-                                .sequences = batch.sequences,
+                                .sequences = sequences,
                                 .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
   Attention(exec_, attention);

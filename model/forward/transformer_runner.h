@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "kernels/attention.h"
 #include "kernels/device.h"
 #include "model/forward/model_runner.h"
 #include "model/forward/weights.h"
@@ -23,6 +24,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   std::optional<EvictionAttention> eviction_attention() const override;
+  bool selects_pages() const override;
   int32_t max_step_tokens() const;  // total over the sequences of a step
   size_t scratch_bytes() const;
 
@@ -41,6 +43,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
 
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
+  void PrepareSelection(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);
   void AddPositions(const Batch& batch);
   // The residual, normed if the layer has this norm.
@@ -51,6 +54,8 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
                      const Batch& batch);
+  std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
+                                              const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void TellDone(const StepArgs& args, int32_t done) const;
   void AddSequence(const SequenceStep& sequence, Batch& batch);

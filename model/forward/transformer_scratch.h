@@ -10,6 +10,7 @@
 #include "kernels/rope.h"
 #include "model/forward/expert_mlp.h"
 #include "model/forward/latent_attention.h"
+#include "model/forward/step_selection.h"
 #include "model/forward/weights.h"
 
 namespace penstock {
@@ -55,6 +56,7 @@ struct TransformerScratch {
   AttentionScratch attention;
   LatentAttention latents;
   ExpertMlp experts;
+  StepSelection selection;
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> positions;
   std::vector<KvSlot> slots;

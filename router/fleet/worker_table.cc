@@ -1,7 +1,6 @@
 #include "router/fleet/worker_table.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "base/log/log.h"
@@ -287,6 +286,12 @@ uint32_t WorkerTable::block_tokens() const {
   return decode == nullptr ? 0 : decode->state.block_tokens();
 }
 
+std::set<std::string> WorkerTable::MethodsOf(const v1::WorkerState& state) {
+  std::set<std::string> methods(state.kv_evictions().begin(), state.kv_evictions().end());
+  methods.insert(state.kv_selections().begin(), state.kv_selections().end());
+  return methods;
+}
+
 std::optional<std::vector<std::string>> WorkerTable::kv_methods() const {
   MutexLock lock(mutex_);
   bool pair = false;  // A decode worker that serves alone is none, and takes no lossy KV.
@@ -301,11 +306,9 @@ std::optional<std::vector<std::string>> WorkerTable::kv_methods() const {
         const bool taken = std::find(sent.begin(), sent.end(), codec) != sent.end();
         if (taken && (same_tables || !codec.starts_with("cgx"))) found.insert(codec);
       }
-      const auto& evicted = prefill->state.kv_evictions();
-      for (const std::string& method : decode->state.kv_evictions()) {
-        if (std::find(evicted.begin(), evicted.end(), method) != evicted.end()) {
-          found.insert(method);
-        }
+      const std::set<std::string> methods = MethodsOf(prefill->state);
+      for (const std::string& method : MethodsOf(decode->state)) {
+        if (methods.contains(method)) found.insert(method);
       }
     }
   }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -143,8 +144,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   // The longest context of those, in tokens; 0 when none is ready.
   uint32_t max_model_len() const;
   uint32_t block_tokens() const;  // tokens of a block of those; 0 when none is ready
-  // Lossy codecs and methods of eviction that both workers of some ready pair support; nullopt when
-  // no pair is ready.
+  // Lossy codecs and methods of eviction and selection that both workers of some ready pair
+  // support; nullopt when no pair is ready.
   std::optional<std::vector<std::string>> kv_methods() const;
   // A counter that every event above increases.
   uint64_t version() const;
@@ -251,6 +252,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
       REQUIRES(mutex_);
   absl::StatusOr<const Worker*> FindNamed(const std::string& name) const REQUIRES(mutex_);
   std::vector<const Worker*> EligibleOf(v1::WorkerState::Role role) const REQUIRES(mutex_);
+  // The methods of eviction and of selection that the worker does.
+  static std::set<std::string> MethodsOf(const v1::WorkerState& state);
 
   const Clock& clock_;
   const TimePoint started_;

@@ -134,12 +134,8 @@ WorkerTable::Gathered WorkerTable::Gather(const PlacementRequest& request,
     if (!Eligible(worker)) continue;
     const uint64_t grammar = request.need.grammar_fingerprint;
     if (grammar != 0 && worker.state.grammar_fingerprint() != grammar) continue;
-    const auto& evictions = worker.state.kv_evictions();
-    const std::string& eviction = request.need.eviction;
-    if (!eviction.empty() &&
-        std::find(evictions.begin(), evictions.end(), eviction) == evictions.end()) {
-      continue;
-    }
+    const std::string& method = request.need.kv_method;
+    if (!method.empty() && !MethodsOf(worker.state).contains(method)) continue;
     Candidate candidate = CandidateOf(endpoint, worker, request);
     if (is_prefill) {
       AddPrefill(worker, request, matches.prefill, candidate);

@@ -101,6 +101,12 @@ void SessionTiming::OnGuesses(const v1::TokenOut& token) {
   rejected_guesses_ += token.rejected_guesses();
 }
 
+uint32_t SessionTiming::attended_tokens() const {
+  uint32_t most = 0;
+  for (const auto& [choice, tokens] : attended_) most = std::max(most, tokens);
+  return most;
+}
+
 void SessionTiming::OnToken(TimePoint now) {
   if (committed_ && first_token_ && now > *first_token_) {
     Set(Stage::kFirstDecode, now - std::max(*committed_, *first_token_));

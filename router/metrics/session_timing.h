@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,9 @@ class SessionTiming {
   void OnHandoff(const v1::HandoffDone& handoff);
   void OnToken(TimePoint now);
   void OnGuesses(const v1::TokenOut& token);  // of speculation; of each token in order
+  void OnAttended(const v1::TokenOut& token) {
+    attended_[token.choice()] = token.attended_tokens();
+  }
   void OnSent(TimePoint now);
 
   v1::Timing Report() const;
@@ -77,6 +81,8 @@ class SessionTiming {
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t pinned_tokens() const { return pinned_tokens_; }
   uint32_t evicted_tokens() const { return evicted_tokens_; }
+  // Those that the last token of a choice attended to, the most of the choices; 0: all.
+  uint32_t attended_tokens() const;
   // The time from the first placement to the first token.
   google::protobuf::Duration FirstTokenAfterPlan() const;
   uint32_t recomputed_tokens() const { return recomputed_tokens_; }
@@ -103,6 +109,7 @@ class SessionTiming {
   uint32_t cached_tokens_ = 0;  // reported by the first prefill
   uint32_t pinned_tokens_ = 0;  // granted by the first prefill
   uint32_t evicted_tokens_ = 0;
+  std::map<uint32_t, uint32_t> attended_;  // by choice
   uint32_t recomputed_tokens_ = 0;
   uint32_t accepted_guesses_ = 0;
   uint32_t rejected_guesses_ = 0;

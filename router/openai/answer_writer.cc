@@ -129,16 +129,20 @@ std::string UsageJson(const v1::Usage& usage) {
     drafts = fmt::format(R"(,"accepted_prediction_tokens":{},"rejected_prediction_tokens":{})",
                          usage.accepted_draft_tokens(), usage.rejected_draft_tokens());
   }
+  std::string attended;
+  if (usage.attended_tokens() > 0) {
+    attended = fmt::format(R"(,"attended_tokens":{})", usage.attended_tokens());
+  }
   std::string evicted;
   if (usage.evicted_tokens() > 0) {
     evicted = fmt::format(R"(,"evicted_tokens":{})", usage.evicted_tokens());
   }
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":{}{}}}}})",
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}{}{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
                      usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
-                     evicted, usage.reasoning_tokens(), drafts);
+                     evicted, usage.reasoning_tokens(), attended, drafts);
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)

@@ -83,7 +83,8 @@ struct PlacementNeed {
   bool may_skip_prefill =
       false;  // a decode worker may serve alone while no prefill worker is ready
   uint64_t grammar_fingerprint = 0;  // of the workers that can enforce its grammar; 0: it has none
-  std::string eviction = {};         // the method that both workers must have; empty: any will do
+  // The method of eviction or selection that both workers must have; empty: any will do.
+  std::string kv_method = {};
 
   uint32_t kv_tokens() const { return prompt_tokens - evicted_tokens; }  // that are handed over
 };

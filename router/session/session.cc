@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log/log.h"
+#include "kvstore/names/kv_policy.h"
 #include "router/request/error_detail.h"
 #include "router/session/session_request.h"
 
@@ -89,7 +90,7 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   need.choices = attempt.group.count;
   if (tokens_shown() > 0) need.format = format_;
   need.may_prefill_locally &= attempt.plans_before == 0;
-  if (prompt_shown_) need.may_skip_prefill = request_.kv_policy.empty();
+  if (prompt_shown_) need.may_skip_prefill = KeepsPromptExact(request_.kv_policy);
   // The TTFT limit refuses new requests only, never a request that has started.
   if (!IsNew(attempt)) need.ttft_limit_ms = 0;
   return need;

@@ -104,6 +104,7 @@ void Session::ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, 
     timing_.OnToken(now);
     // The tokens of a beam search come at once, and none of them was guessed.
     if (!request_.answer.sampling.has_beams()) timing_.OnGuesses(token);
+    timing_.OnAttended(token);
     ++unsent_[choice];
     writer.Add(token);
     if (writer.ended()) break;
@@ -215,6 +216,7 @@ void Session::FinishIfAnswered(TimePoint now) {
     ending.mutable_usage()->set_reasoning_tokens(ending.usage().reasoning_tokens() +
                                                  static_cast<uint32_t>(writer.reasoning_tokens()));
   }
+  ending.mutable_usage()->set_attended_tokens(timing_.attended_tokens());
   ending.mutable_usage()->set_accepted_draft_tokens(timing_.accepted_guesses());
   ending.mutable_usage()->set_rejected_draft_tokens(timing_.rejected_guesses());
   if (request_.answer.timing) {

@@ -57,11 +57,12 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   if (some) return policy;
   const std::string supported =
       offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", "));
-  if (EvictionOf(policy)) {
+  const bool selects = SelectionOf(policy).has_value();
+  if (selects || EvictionOf(policy)) {
     return BadField("kv_policy",
                     "is {}; no pair of workers supports it; supported: {}; start prefill and "
-                    "decode workers with --kv_eviction={}, or use exact",
-                    policy, supported, wanted.front());
+                    "decode workers with --{}={}, or use exact",
+                    policy, supported, selects ? "kv_selection" : "kv_eviction", wanted.front());
   }
   return BadField("kv_policy",
                   "is {}; no pair of workers supports it; supported: {}; start prefill and decode "
@@ -81,7 +82,8 @@ PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space) {
     return HashBlocks(root, request.prompt, static_cast<int32_t>(space.block_tokens));
   };
   PromptIds named{.ids = name("")};
-  if (!request.kv_policy.empty()) named.decode_ids = name(ProvenanceOf(request.kv_policy));
+  if (!KeepsPromptExact(request.kv_policy))
+    named.decode_ids = name(ProvenanceOf(request.kv_policy));
   return named;
 }
 
@@ -89,10 +91,11 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   const v1::SamplingSpec& sampling = request.answer.sampling;
   // An answer that was asked for with lossy KV would have other tokens without the transfer, and
   // decode workers neither score prompts nor report their hidden states.
-  const bool without_prefill_worker =
-      request.kv_policy.empty() && !request.answer.scores_prompt() && !request.answer.embedding;
+  const bool without_prefill_worker = KeepsPromptExact(request.kv_policy) &&
+                                      !request.answer.scores_prompt() && !request.answer.embedding;
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   const auto eviction = EvictionOf(request.kv_policy);
+  const bool has_method = eviction || SelectionOf(request.kv_policy);
   PlacementNeed need{
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
@@ -102,7 +105,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
       .may_skip_prefill = without_prefill_worker,
       // The router makes the grammar, so a worker must read it as the router's own library does.
       .grammar_fingerprint = sampling.grammar().empty() ? 0 : GrammarFingerprint(),
-      .eviction = eviction ? KvEvictionName(eviction->method) : ""};
+      .kv_method = has_method ? KvMethodsOf(request.kv_policy).front() : ""};
   if (request.first_token_limit > Duration::zero()) {
     const Duration left = request.first_token_limit - (now - request.received);
     need.ttft_limit_ms = std::max(Milliseconds(left), 1e-3);

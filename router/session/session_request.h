@@ -23,8 +23,8 @@ struct PrepareArgs {
   const ServedModel& model;
   uint32_t max_model_len = 0;  // the workers' limit, at most the model's
   Caller caller = {};
-  // Returns the lossy codecs and methods of eviction that some pair of ready workers supports;
-  // nullopt: no pair is ready.
+  // Returns the lossy codecs and methods of eviction and selection that some pair of ready workers
+  // supports; nullopt: no pair is ready.
   std::function<std::optional<std::vector<std::string>>()> kv_methods = {};
   uint64_t random = 0;  // for the seed and the request id that the client does not give
   TraceContext trace;

@@ -6,6 +6,7 @@
 #include "base/check.h"
 #include "prefill_worker/prompt_eviction.h"
 #include "tests/support/must.h"
+#include "worker/engine/page_selection.h"
 
 namespace penstock {
 
@@ -53,13 +54,18 @@ LocalGenerator::Held LocalGenerator::Hold(size_t tokens) {
   return held;
 }
 
-void LocalGenerator::Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
+void LocalGenerator::Step(size_t prompt, std::span<const uint32_t> tokens, int32_t position,
+                          const Held& held,
                           std::function<void(int32_t, View<const float, 2>)> on_queries,
                           std::span<float> hidden) {
+  PageSelection selection = PageSelectionOf(SelectionOf(policy_), host_->layout.block_tokens,
+                                            static_cast<uint32_t>(prompt));
+  selection.checked = position + static_cast<int32_t>(tokens.size());
   const SequenceStep step{.tokens = tokens,
                           .position = position,
                           .blocks = held.table,
                           .evicted = held.evicted,
+                          .selection = selection,
                           .wants_logits = true,
                           .hidden = hidden};
   ModelRunner& runner = *host_->runner;
@@ -81,7 +87,7 @@ bool LocalGenerator::Answer(Sampler& sampler, const SamplingParams& params, int 
 
 std::vector<float> LocalGenerator::HiddenState(std::span<const uint32_t> prompt) {
   std::vector<float> hidden(static_cast<size_t>(host_->runner->hidden_size()));
-  Step(prompt, 0, Hold(prompt.size()), {}, hidden);
+  Step(prompt.size(), prompt, 0, Hold(prompt.size()), {}, hidden);
   return hidden;
 }
 
@@ -91,14 +97,14 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
   const Held held = Hold(prompt.size() + static_cast<size_t>(tokens_max));
   Sampler sampler(params, choice, prompt);
   std::vector<uint32_t> answer;
-  Step(prompt, 0, held);
+  Step(prompt.size(), prompt, 0, held);
   while (!Answer(sampler, params, tokens_max, answer)) {
     if (answer.size() == 1 && wire.codec != KvCodec::kRaw) {
       const auto count = host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()));
       Transcode(wire, std::span(held.table).first(static_cast<size_t>(count)));
     }
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
-    Step(std::span(&answer.back(), 1), position, held);
+    Step(prompt.size(), std::span(&answer.back(), 1), position, held);
   }
   return answer;
 }
@@ -115,7 +121,7 @@ std::vector<std::vector<uint32_t>> LocalGenerator::Search(std::span<const uint32
   beams.push_back({Sampler(params, 0, prompt), {prompt.begin(), prompt.end()}});
   while (!search.ended()) {
     for (size_t i = 0; i < beams.size(); ++i) {
-      Step(beams[i].tokens, 0, Hold(beams[i].tokens.size()));
+      Step(prompt.size(), beams[i].tokens, 0, Hold(beams[i].tokens.size()));
       const auto count = static_cast<size_t>(rules.candidates());
       search.Offer(static_cast<int32_t>(i), Must(beams[i].sampler.Rank(logits_, count)));
     }
@@ -148,7 +154,7 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
   const EvictionAttention attention = host_->runner->eviction_attention().value();
   Sampler sampler(params, choice, prompt);
   std::vector<uint32_t> answer;
-  Step(prompt, 0, whole, [&](int32_t layer, View<const float, 2> queries) {
+  Step(prompt.size(), prompt, 0, whole, [&](int32_t layer, View<const float, 2> queries) {
     eviction.Observe(attention, host_->pool->view(),
                      {.layer = layer,
                       .end = static_cast<int32_t>(prompt.size()),
@@ -158,7 +164,7 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
   });
   while (!Answer(sampler, params, tokens_max, answer)) {
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
-    Step(std::span(&answer.back(), 1), position, rest);
+    Step(prompt.size(), std::span(&answer.back(), 1), position, rest);
   }
   return answer;
 }

@@ -26,6 +26,8 @@ class LocalGenerator {
   // token, the prompt's KV is what this codec makes of it (on the CPU only).
   std::vector<uint32_t> Generate(std::span<const uint32_t> prompt, const SamplingParams& params,
                                  int tokens_max, uint32_t choice = 0, const KvCodecSpec& wire = {});
+  // Has the answers that follow select as `policy`, a selection, says; exact again if it is empty.
+  void Select(const std::string& policy) { policy_ = policy; }
   // The same, with the eviction of `policy`, which must evict some of the prompt.
   std::vector<uint32_t> GenerateEvicted(std::span<const uint32_t> prompt,
                                         const SamplingParams& params, int tokens_max,
@@ -49,7 +51,8 @@ class LocalGenerator {
     int32_t evicted = 0;
   };
   Held Hold(size_t tokens);
-  void Step(std::span<const uint32_t> tokens, int32_t position, const Held& held,
+  // `prompt`: its tokens, behind which tokens may select.
+  void Step(size_t prompt, std::span<const uint32_t> tokens, int32_t position, const Held& held,
             std::function<void(int32_t, View<const float, 2>)> on_queries = {},
             std::span<float> hidden = {});
   bool Answer(Sampler& sampler, const SamplingParams& params, int tokens_max,
@@ -58,6 +61,7 @@ class LocalGenerator {
 
   std::unique_ptr<ModelHost> host_;
   std::vector<float> logits_;
+  std::string policy_;
   std::unique_ptr<KvCalibration> calibration_;  // where the model has one
 };
 

@@ -37,6 +37,7 @@ class MeteredRunner final : public ModelRunner {
   std::optional<EvictionAttention> eviction_attention() const override {
     return runner_.eviction_attention();
   }
+  bool selects_pages() const override { return runner_.selects_pages(); }
   absl::Status Step(const StepArgs& args) override;
   // Counts guesses (StepArgs) of past steps that were right.
   void CountRight(int64_t guesses) { metrics_.answers.Increment(static_cast<double>(guesses)); }

@@ -118,6 +118,7 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .wire_codec = config.wire_codec(),
       .lossy_kv = config.lossy_kv(),
       .kv_eviction = config.kv_eviction(),
+      .kv_selection = config.kv_selection(),
       .chunk_tokens = config.chunk_tokens(),
       .max_batch = config.max_batch(),
       .nccl_library = config.nccl_library(),

@@ -71,6 +71,11 @@ struct WorkerMetrics {
                                "Running choices that were moved to other decode workers.")),
         evicted(registry.Counter("penstock_kv_evicted_tokens_total",
                                  "Prompt tokens whose KV was dropped, as kv_policy said.")),
+        selected(registry.Counter("penstock_kv_selected_tokens_total",
+                                  "Tokens that answers attended to in each layer that selects, "
+                                  "where they did not attend to all.")),
+        selectable(registry.Counter("penstock_kv_selectable_tokens_total",
+                                    "All tokens that those were selected from.")),
         ngram(Guesses(registry, "ngram")),
         draft_model(Guesses(registry, "model")),
         mtp(Guesses(registry, "mtp")),
@@ -110,6 +115,8 @@ struct WorkerMetrics {
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
+    selected.Increment(static_cast<double>(state.selected_tokens()) - selected.Value());
+    selectable.Increment(static_cast<double>(state.selectable_tokens()) - selectable.Value());
     draft_model.Show(state.draft_model_tokens(), state.draft_model_tokens_accepted());
     mtp.Show(state.mtp_tokens(), state.mtp_tokens_accepted());
     ngram.Show(state.draft_tokens() - state.draft_model_tokens() - state.mtp_tokens(),
@@ -147,6 +154,8 @@ struct WorkerMetrics {
   prometheus::Counter& steps;
   prometheus::Counter& moved;
   prometheus::Counter& evicted;
+  prometheus::Counter& selected;
+  prometheus::Counter& selectable;
   GuessCounters ngram;
   GuessCounters draft_model;
   GuessCounters mtp;

@@ -54,6 +54,8 @@ absl::Status WorkerRuntime::OpenParts() {
                    KvEvictions::Open(options_.kv_eviction,
                                      {.runner = host_->runner->eviction_attention().has_value(),
                                       .step_tokens = options_.chunk_tokens}));
+  ASSIGN_OR_RETURN(selections_,
+                   KvSelections::Open(options_.kv_selection, host_->runner->selects_pages()));
   OpenReceiver();
   RETURN_IF_ERROR(OpenWire());
   RETURN_IF_ERROR(StartSender());

@@ -26,6 +26,7 @@
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/handoff_service.h"
 #include "worker/handoff/kv_evictions.h"
+#include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
 #include "worker/handoff/peer_store_service.h"
 #include "worker/handoff/transfer_metrics.h"
@@ -61,6 +62,7 @@ class WorkerRuntime {
   GrammarHost& grammars() { return *grammars_; }
   const LossyKv& lossy() const { return *lossy_; }
   const KvEvictions& evictions() const { return evictions_; }
+  const KvSelections& selections() const { return selections_; }
   KvReceiver& receiver() { return *receiver_; }
   KvSender& sender() { return *sender_; }
   HandoffClient& handoffs() { return *handoffs_; }           // control streams of `sender`
@@ -139,6 +141,7 @@ class WorkerRuntime {
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<LossyKv> lossy_;
   KvEvictions evictions_;
+  KvSelections selections_;
   GpuSlabMemories gpu_outgoing_, gpu_incoming_;  // null: the CPU works on slabs
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<TieredStore> tiers_;

@@ -39,6 +39,7 @@ v1::WorkerState WorkerRuntime::State() const {
   SetPoolLoad(*host_->pool, &state);
   lossy_->Describe(&state);
   evictions_.Describe(&state);
+  selections_.Describe(&state);
   DescribeTiers(&state);
   switch_->Describe(&state);
   return state;

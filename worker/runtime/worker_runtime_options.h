@@ -50,6 +50,7 @@ struct WorkerRuntimeOptions {
   std::string wire_codec = "auto";    // "auto", or the name of a codec
   std::string lossy_kv;               // see LossyKv
   std::string kv_eviction;            // see KvEvictions
+  std::string kv_selection;           // see KvSelections
   uint32_t chunk_tokens = 512;        // of a prompt in one step
   uint32_t max_batch = 64;            // sequences decoded in one step
   std::string nccl_library;

@@ -62,6 +62,35 @@ TEST(KvPolicyTest, ParsesEvictions) {
   EXPECT_THAT(KvMethodsOf("near-lossless"), ElementsAre("i8", "f8"));
 }
 
+TEST(KvPolicyTest, ParsesSelections) {
+  EXPECT_EQ(*ParseKvPolicy("quest:64"), "quest:64");
+  EXPECT_EQ(SelectionOf("quest:1024")->tokens, 1024u);
+  EXPECT_EQ(EvictionOf("quest:1024"), std::nullopt);
+  EXPECT_EQ(EvictedTokens("quest:64", 5000), 0u);
+  EXPECT_THAT(LossyCodecsOf("quest:64"), IsEmpty());
+  EXPECT_THAT(KvMethodsOf("quest:64"), ElementsAre("quest"));
+  for (const char* wrong : {"quest", "quest:", "quest:63", "quest:1048577", "Quest:64"}) {
+    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("quest and TOKENS 64 to"))
+        << wrong;
+    EXPECT_EQ(SelectionOf(wrong), std::nullopt) << wrong;
+  }
+  EXPECT_EQ(SelectionOf("snapkv:64"), std::nullopt);
+  EXPECT_THAT(*ParseKvSelections("none"), IsEmpty());
+  EXPECT_THAT(*ParseKvSelections("all"), ElementsAre("quest"));
+  EXPECT_THAT(*ParseKvSelections("quest"), ElementsAre("quest"));
+  EXPECT_THAT(Message(ParseKvSelections("snapkv").status()),
+              HasSubstr("KV selection \"snapkv\" is unknown; allowed are none, all, quest"));
+}
+
+TEST(KvPolicyTest, ASelectionKeepsThePromptExact) {
+  EXPECT_TRUE(KeepsPromptExact(""));
+  EXPECT_TRUE(KeepsPromptExact("exact"));
+  EXPECT_TRUE(KeepsPromptExact("quest:64"));
+  EXPECT_FALSE(KeepsPromptExact("snapkv:64"));
+  EXPECT_FALSE(KeepsPromptExact("i8"));
+  EXPECT_EQ(ProvenanceOf("quest:64"), "") << "its blocks have exact names";
+}
+
 TEST(KvPolicyTest, AnEvictionDropsWhatIsBeyondItsTokens) {
   EXPECT_EQ(EvictedTokens("snapkv:100", 100), 0u);
   EXPECT_EQ(EvictedTokens("snapkv:100", 101), 1u);
@@ -79,6 +108,10 @@ TEST(KvPolicyTest, WhoMayEvictMuchMayEvictLess) {
   EXPECT_FALSE(Permits("snapkv:256", "tova:256"));
   EXPECT_FALSE(Permits("snapkv:256", "i8"));
   EXPECT_FALSE(Permits("", "snapkv:256"));
+  EXPECT_TRUE(Permits("quest:256", "quest:257"));
+  EXPECT_FALSE(Permits("quest:256", "quest:255"));
+  EXPECT_FALSE(Permits("quest:256", "snapkv:256"));
+  EXPECT_FALSE(Permits("snapkv:256", "quest:256"));
 }
 
 TEST(KvPolicyTest, ParsesTheEvictionsOfAWorker) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <set>
 
 #include "kernels/bf16.h"
 #include "model/forward/rope_angles.h"
@@ -51,6 +52,7 @@ void Rotate(const ModelConfig& config, int32_t position, double* head) {
 struct LayerContext {
   int32_t layer = 0;
   const ReferenceEviction* eviction = nullptr;
+  const ReferenceSelection* selection = nullptr;
 
   bool Sees(int64_t kv_head, size_t position, size_t other) const {
     if (eviction == nullptr || position < eviction->at || other >= eviction->at) return true;
@@ -58,8 +60,56 @@ struct LayerContext {
   }
 };
 
+// The greatest that query * key can be, over the keys of a page and the query heads of a KV head.
+double UpperBound(const ModelConfig& config, const std::vector<Row>& qkv, size_t position,
+                  int64_t kv_head, size_t first, size_t tokens) {
+  const int64_t dim = config.head_dim, group = config.heads / config.kv_heads;
+  double sum = 0;
+  for (int64_t d = 0; d < dim; ++d) {
+    const auto key = static_cast<size_t>((config.heads + kv_head) * dim + d);
+    double least = qkv[first][key], greatest = least;
+    for (size_t p = first; p < first + tokens; ++p) {
+      least = std::min(least, qkv[p][key]);
+      greatest = std::max(greatest, qkv[p][key]);
+    }
+    for (int64_t h = kv_head * group; h < (kv_head + 1) * group; ++h) {
+      const double query = qkv[position][static_cast<size_t>(h * dim + d)];
+      sum += std::max(query * least, query * greatest);
+    }
+  }
+  return sum;
+}
+
+// The pages that a token attends to, by KV head; empty: all.
+std::vector<std::set<size_t>> Selected(const ModelConfig& config, const LayerContext& context,
+                                       const std::vector<Row>& qkv, size_t position) {
+  const ReferenceSelection* selection = context.selection;
+  if (selection == nullptr || context.layer < 2 || position < selection->from) return {};
+  const size_t pages = position / selection->page_tokens + 1;
+  if (pages <= selection->pages) return {};
+  std::vector<std::set<size_t>> selected;
+  for (int64_t head = 0; head < config.kv_heads; ++head) {
+    std::vector<std::pair<double, size_t>> others;
+    for (size_t page = 1; page + 2 < pages; ++page) {
+      others.emplace_back(-UpperBound(config, qkv, position, head, page * selection->page_tokens,
+                                      selection->page_tokens),
+                          page);
+    }
+    std::sort(others.begin(), others.end());
+    std::set<size_t>& chosen = selected.emplace_back(std::set<size_t>{0, pages - 2, pages - 1});
+    for (size_t i = 0; chosen.size() < selection->pages; ++i) chosen.insert(others[i].second);
+  }
+  return selected;
+}
+
 Row Attend(const ModelConfig& config, const LayerContext& context, const std::vector<Row>& qkv,
            size_t position) {
+  const std::vector<std::set<size_t>> selected = Selected(config, context, qkv, position);
+  const auto sees = [&](int64_t kv_head, size_t other) {
+    if (!context.Sees(kv_head, position, other)) return false;
+    return selected.empty() ||
+           selected[static_cast<size_t>(kv_head)].contains(other / context.selection->page_tokens);
+  };
   const int64_t dim = config.head_dim, group = config.heads / config.kv_heads;
   const int32_t window = config.sliding_window.empty() ? 0 : config.sliding_window[context.layer];
   const size_t min = window > 0 && position + 1 > static_cast<size_t>(window)
@@ -72,9 +122,8 @@ Row Attend(const ModelConfig& config, const LayerContext& context, const std::ve
     for (size_t p = min; p <= position; ++p) {
       double score = 0;
       for (int64_t d = 0; d < dim; ++d) score += qkv[position][h * dim + d] * qkv[p][key + d];
-      scores.push_back(context.Sees(h / group, position, p)
-                           ? score / std::sqrt(static_cast<double>(dim))
-                           : -std::numeric_limits<double>::infinity());
+      scores.push_back(sees(h / group, p) ? score / std::sqrt(static_cast<double>(dim))
+                                          : -std::numeric_limits<double>::infinity());
     }
     const double top = *std::max_element(scores.begin(), scores.end());
     double sum = 0;
@@ -130,7 +179,8 @@ void Layer(const ModelConfig& config, const LayerContext& context, const LayerWe
 }  // namespace
 
 std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint32_t> tokens,
-                                    const ReferenceEviction* eviction) {
+                                    const ReferenceEviction* eviction,
+                                    const ReferenceSelection* selection) {
   const ModelConfig& config = weights.config;
   std::vector<Row> x;
   for (const uint32_t token : tokens) {
@@ -144,7 +194,7 @@ std::vector<double> ReferenceLogits(const Weights& weights, std::span<const uint
     x.push_back(values);
   }
   for (int32_t i = 0; i < config.layers; ++i)
-    Layer(config, {.layer = i, .eviction = eviction}, weights.layers[i], x);
+    Layer(config, {.layer = i, .eviction = eviction, .selection = selection}, weights.layers[i], x);
   Norm(x.back().data(), x.back().size(), weights.final_norm, config.norm_epsilon);
   return Multiply(weights.lm_head, {}, x.back());
 }

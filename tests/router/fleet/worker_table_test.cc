@@ -407,7 +407,7 @@ TEST_F(WorkerTableTest, EvictionsAreThoseOfAPair) {
   EXPECT_EQ(table_->kv_methods(), (std::vector<std::string>{"snapkv", "tova"}));
   // Only workers that do it get such a prompt.
   const PlacementNeed need{
-      .prompt_tokens = 500, .evicted_tokens = 400, .answer_tokens = 10, .eviction = "snapkv"};
+      .prompt_tokens = 500, .evicted_tokens = 400, .answer_tokens = 10, .kv_method = "snapkv"};
   for (int i = 0; i < 10; ++i) {
     const auto placed = table_->Place({.need = need, .random = static_cast<uint64_t>(i)});
     ASSERT_TRUE(placed.ok()) << placed.status();

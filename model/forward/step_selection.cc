@@ -1,0 +1,94 @@
+#include "model/forward/step_selection.h"
+
+#include <algorithm>
+
+#include "kernels/cpu/thread_pool.h"
+
+namespace penstock {
+
+static_assert(kSelectedPagesMin > kFirstPages + kLastPages);
+
+void StepSelection::Begin() {
+  rows_.clear();
+  slots_.clear();
+  missing_.clear();
+}
+
+int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int64_t first_row) {
+  const PageSelection& selection = sequence.selection;
+  const int32_t page = kv.layout.block_tokens;
+  const auto rows = static_cast<int64_t>(sequence.tokens.size());
+  int64_t leading = 0;
+  while (leading < rows && !selection.Selects(sequence.position + leading, page)) ++leading;
+  for (int64_t i = leading; i < rows; ++i) {
+    const int64_t position = sequence.position + i;
+    const auto pages = static_cast<size_t>(kv.layout.BlocksFor(position + 1));
+    rows_.push_back({.row = first_row + i,
+                     .blocks = sequence.blocks.first(pages),
+                     .keep = selection.pages,
+                     .tables = {}});
+    slots_.push_back(selection.Attended(position, page) - 1);
+  }
+  if (leading == rows) return leading;
+  const size_t scored = rows_.back().blocks.size() - kLastPages;
+  for (size_t i = 0; i < scored; ++i) {
+    const uint32_t block = sequence.blocks[i];
+    if (bounds_.Has(kv, block)) continue;
+    const int64_t end = static_cast<int64_t>(i + 1) * page;
+    missing_.push_back({.block = block, .stays = end <= selection.checked});
+  }
+  return leading;
+}
+
+void StepSelection::FinishAdding(const PagedKv& kv) {
+  // Sequences may share blocks: each is computed once, and stays if it does for one of them.
+  std::sort(missing_.begin(), missing_.end(), [](const Missing& a, const Missing& b) {
+    return a.block != b.block ? a.block < b.block : a.stays > b.stays;
+  });
+  const auto same = [](const Missing& a, const Missing& b) { return a.block == b.block; };
+  missing_.erase(std::unique(missing_.begin(), missing_.end(), same), missing_.end());
+  for (const Missing& missing : missing_) bounds_.Reserve(kv, missing.block);
+  size_t size = 0;
+  const auto of = [&](const SelectingRow& row) {
+    return static_cast<size_t>(kv.layout.kv_heads * row.keep);
+  };
+  for (const SelectingRow& row : rows_) size += of(row);
+  tables_.resize(size);
+  size_t first = 0;
+  for (SelectingRow& row : rows_) {
+    row.tables = std::span(tables_).subspan(first, of(row));
+    first += of(row);
+  }
+}
+
+AttentionSequence StepSelection::RowAt(size_t index) const {
+  const SelectingRow& row = rows_[index];
+  return {.first_row = row.row,
+          .rows = 1,
+          .position = slots_[index],
+          .blocks = row.tables,
+          .head_blocks = row.keep};
+}
+
+void StepSelection::Choose(const PagedKv& kv, int32_t layer, int32_t heads,
+                           View<const float, 2> queries) {
+  const int32_t kv_heads = kv.layout.kv_heads;
+  ParallelFor(exec_, std::ssize(missing_) * kv_heads, [&](int64_t task, int) {
+    const Missing& missing = missing_[static_cast<size_t>(task / kv_heads)];
+    bounds_.Compute(kv, missing.block, layer, static_cast<int32_t>(task % kv_heads));
+  });
+  SelectPages(exec_, {.queries = queries,
+                      .heads = heads,
+                      .layout = kv.layout,
+                      .layer = layer,
+                      .bounds = &bounds_,
+                      .rows = rows_});
+}
+
+void StepSelection::End(const PagedKv& kv) {
+  for (const Missing& missing : missing_) {
+    if (missing.stays) bounds_.Complete(kv, missing.block);
+  }
+}
+
+}  // namespace penstock

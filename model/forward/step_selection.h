@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kernels/attention.h"
+#include "kernels/selection/select_pages.h"
+#include "model/forward/model_runner.h"
+
+namespace penstock {
+
+// The rows of a step that attend to some of their pages, and the bounds of keys by which they
+// choose (Quest). Bounds of full pages are kept from step to step; they are computed, layer by
+// layer, by the first step that needs them.
+class StepSelection {
+ public:
+  // The first layers attend to all pages, as published: their attention is spread wide.
+  static constexpr int32_t kDenseLayers = 2;
+
+  explicit StepSelection(const Exec& exec) : exec_(exec) {}
+
+  void Begin();
+  // Adds the rows of a sequence, of which `first_row` is the first in the batch. Returns the number
+  // of leading rows that do not select.
+  int64_t Add(const SequenceStep& sequence, const PagedKv& kv, int64_t first_row);
+  // Behind the last Add.
+  void FinishAdding(const PagedKv& kv);
+  bool any() const { return !rows_.empty(); }
+
+  // For Attention: the `index`-th row that was added, with the pages that Choose has chosen.
+  AttentionSequence RowAt(size_t index) const;
+  size_t size() const { return rows_.size(); }
+
+  // Chooses the pages of all rows. The pages hold the layer's keys.
+  void Choose(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
+  // Remembers the bounds of pages whose tokens were no guesses. Behind the last layer.
+  void End(const PagedKv& kv);
+
+  size_t bytes() const { return bounds_.bytes(); }
+
+ private:
+  struct Missing {
+    uint32_t block = 0;
+    bool stays = false;  // none of its tokens is a guess
+  };
+
+  const Exec exec_;
+  PageBounds bounds_;
+  std::vector<SelectingRow> rows_;
+  std::vector<int64_t> slots_;    // of each row, its own in its tables
+  std::vector<Missing> missing_;  // blocks whose bounds this step computes
+  std::vector<uint32_t> tables_;  // of all rows
+};
+
+}  // namespace penstock
