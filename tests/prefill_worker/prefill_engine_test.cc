@@ -66,8 +66,8 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
   int32_t hidden_size_ = 2;
   bool has_mtp_ = false;
   std::vector<std::vector<float>> before_;  // of steps that fill the layer for MTP
-  std::function<void()> before_step_;  // on the engine's thread
-  std::vector<Seen> steps_;            // while no prompt is computed
+  std::function<void()> before_step_;       // on the engine's thread
+  std::vector<Seen> steps_;                 // while no prompt is computed
 
  private:
   static void GiveQueries(const StepArgs& args) {
