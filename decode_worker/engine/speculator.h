@@ -20,9 +20,9 @@ namespace penstock {
 
 // The part of a decode engine that guesses the next tokens of its sequences, from their own tokens,
 // with a draft model and with the target's layer for multi-token prediction (MTP), and chooses how
-// many of them a step checks. A guess is checked by one
-// more row of the step, whose token is drawn as it would be without the guess, so that answers do
-// not change (docs/adr/0046-speculation.md). Used by the engine's thread, except where noted.
+// many of them a step checks. A guess is checked by one more row of the step, whose token is drawn
+// as it would be without the guess, so that answers do not change (docs/adr/0046-speculation.md).
+// Used by the engine's thread, except where noted.
 class Speculator {
  public:
   struct Options {

@@ -78,9 +78,8 @@ struct StepArgs {
   std::span<DrawnToken> drawn = {};  // of all draws, in order
   // Called on the caller's thread as soon as the pages hold the keys and values of layers [first,
   // last) of all tokens of the step (of the layer for MTP: of those with fills_mtp), in ascending
-  // order, while later layers are still being
-  // computed. If no sequence has more than one token, a runner may call it once at the end, for all
-  // layers.
+  // order, while later layers are still being computed. If no sequence has more than one token, a
+  // runner may call it once at the end, for all layers.
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
   int32_t layers_per_group = 0;  // layers per call of on_layers_done; 0: one call, at the end
   // Called on the caller's thread for every layer, when the pages hold its keys and values and

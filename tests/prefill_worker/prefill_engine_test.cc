@@ -22,13 +22,15 @@ constexpr int64_t kPromptBlocks = 8;
 constexpr uint32_t kVocab = 32;
 
 // A step takes a millisecond for each token. The token after t is t with logit 1, others have 0.
-class FakeRunner final : public ModelRunner {
+class FakeRunner final : public ModelRunner, public MtpLayer {
  public:
   explicit FakeRunner(ManualClock& clock) : clock_(clock) {}
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
   int32_t hidden_size() const override { return hidden_size_; }
+  MtpLayer* mtp() override { return has_mtp_ ? this : nullptr; }
+  absl::Status StepMtp(const StepArgs&) override { return Internal("no guess is made here"); }
   std::optional<EvictionAttention> eviction_attention() const override {
     return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
   }
@@ -42,6 +44,7 @@ class FakeRunner final : public ModelRunner {
                         .evicted = step.evicted,
                         .blocks = step.blocks.size()});
       clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
+      if (step.fills_mtp) before_.emplace_back(step.before.begin(), step.before.end());
       if (!step.hidden.empty()) {
         step.hidden[0] = static_cast<float>(step.tokens.back());
         step.hidden[1] = static_cast<float>(step.position) + static_cast<float>(step.tokens.size());
@@ -61,8 +64,10 @@ class FakeRunner final : public ModelRunner {
   };
 
   int32_t hidden_size_ = 2;
-  std::function<void()> before_step_;  // on the engine's thread
-  std::vector<Seen> steps_;            // while no prompt is computed
+  bool has_mtp_ = false;
+  std::vector<std::vector<float>> before_;  // of steps that fill the layer for MTP
+  std::function<void()> before_step_;       // on the engine's thread
+  std::vector<Seen> steps_;                 // while no prompt is computed
 
  private:
   static void GiveQueries(const StepArgs& args) {
@@ -331,6 +336,26 @@ TEST_F(PrefillEngineTest, TheHiddenStateIsTheLastTokens) {
   EXPECT_EQ(first->cached_tokens(), 64u);
   EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
             (std::vector<float>{5, static_cast<float>(tokens.size())}));
+}
+
+// The layer for multi-token prediction gets the hidden state behind one chunk in the next; zeros
+// behind a cached prefix.
+TEST_F(PrefillEngineTest, HiddenStatesGoFromChunkToChunk) {
+  runner_.has_mtp_ = true;
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/40);
+  std::vector<uint32_t> tokens(100);
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<uint32_t>(i % 31);
+  ASSERT_TRUE(Submit({.key = {.session = 1}, .tokens = tokens})->Await().ok());
+  using States = std::vector<std::vector<float>>;
+  EXPECT_EQ(runner_.before_, (States{{0, 0}, {39 % 31, 40}, {79 % 31, 80}}));
+  runner_.before_.clear();
+  const auto sink = Submit({.key = {.session = 2}, .tokens = tokens, .hidden_state = true});
+  const auto first = sink->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 96u);
+  EXPECT_EQ(runner_.before_, (States{{0, 0}}));
+  EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
+            (std::vector<float>{99 % 31, 100}));
 }
 
 TEST_F(PrefillEngineTest, ARunnerWithoutHiddenStatesRefusesThem) {

@@ -196,5 +196,22 @@ TEST(RandomDraftsTest, StayWithinTheOffersAndTheRows) {
   EXPECT_EQ(seen.size(), 3u + 5u);  // none to all tokens of either
 }
 
+// As one of the draft model, a guess of the layer for multi-token prediction pays for its step.
+TEST(DraftLengths, AGuessOfTheMtpLayerPaysForItsStep) {
+  const StepCost target = CostOf(20, 0.5), mtp = CostOf(0.4, 0.01), dear = CostOf(30, 0.5);
+  std::vector<DraftOffers> offers(2);
+  offers[0] = {.ngram = {.tokens = 8, .acceptance = 0.9},
+               .model = {},
+               .mtp = {.tokens = 8, .acceptance = 0.8}};
+  offers[1] = {.ngram = {}, .model = {}, .mtp = {.tokens = 8, .acceptance = 0.8}};
+  const auto plan = ChooseDrafts(offers, {.target = target, .mtp = &mtp}, 64);
+  EXPECT_EQ(plan.choices[0].drafter, Drafter::kNgram);
+  EXPECT_EQ(plan.choices[1].drafter, Drafter::kMtp);
+  EXPECT_GT(plan.choices[1].tokens, 1);
+  const auto without = ChooseDrafts(offers, {.target = target, .mtp = &dear}, 64);
+  EXPECT_EQ(without.choices[1].tokens, 0);
+  EXPECT_EQ(ChooseDrafts(offers, {.target = target}, 64).choices[1].tokens, 0);
+}
+
 }  // namespace
 }  // namespace penstock
