@@ -225,11 +225,17 @@ TEST(WeightMeter, MeasuresWhatAWorkerLoads) {
   });
 }
 
-// Elements of all tensors but the output matrix of a tied model, which is the embeddings.
-uint64_t ElementsOf(const Checkpoint& checkpoint) {
+// Elements of all tensors but the output matrix of a tied model, which is the embeddings, and the
+// layer for multi-token prediction unless `with_mtp`. Of that layer, copies of the model's tensors
+// do not count.
+uint64_t ElementsOf(const Checkpoint& checkpoint, bool with_mtp) {
   const ModelConfig& config = checkpoint.config();
+  const std::string mtp = fmt::format("{}{}.", config.names.layers, config.layers);
   uint64_t elements = 0;
   for (const std::string_view name : checkpoint.tensor_names()) {
+    const bool copy =
+        name.ends_with("embed_tokens.weight") || name.ends_with("shared_head.head.weight");
+    if (name.starts_with(mtp) && (copy || !with_mtp)) continue;
     if (config.tied_embeddings && name == std::string(config.names.head) + ".weight") continue;
     uint64_t size = 1;
     for (const int64_t extent : checkpoint.Find(std::string(name))->info->shape) {
@@ -246,7 +252,11 @@ TEST(WeightMeter, CountsTheElementsOfTheFilesWithAndWithoutThem) {
     EXPECT_EQ(Measured(checkpoint).elements(), elements);
     // A tensor of codes does not have an element for each weight.
     if (checkpoint.config().quantisation.method != QuantisationConfig::Method::kNone) return;
-    EXPECT_EQ(elements, ElementsOf(checkpoint));
+    EXPECT_EQ(elements, ElementsOf(checkpoint, false));
+    if (checkpoint.config().mtp_layers == 0) return;
+    ModelConfig with = checkpoint.config();
+    with.use_mtp = true;
+    EXPECT_EQ(WeightsOf(with).elements(), ElementsOf(checkpoint, true));
   });
 }
 
