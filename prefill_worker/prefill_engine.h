@@ -75,7 +75,7 @@ class PrefillEngine {
     OwedBlocks owed = {};            // of a prompt that exchanges blocks
     size_t passed = 0;               // leading blocks that its window has passed
     std::vector<float> hidden = {};  // of its last token; empty: not wanted
-    // Of the last token computed so far, for the next one in the layer for multi-token prediction.
+    // The hidden state of the last token computed, which the MTP layer takes with the next token.
     // Zeros before the first, which may follow a cached prefix. Empty without such a layer.
     std::vector<float> mtp_hidden = {};
   };

@@ -12,7 +12,7 @@
 namespace penstock {
 namespace {
 
-// Of all pools, so that a pool that gets another's memory has other serial numbers.
+// The last serial number. All pools share it, so that no two blocks ever have the same one.
 std::atomic<uint64_t> last_serial{0};
 
 absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {

@@ -57,7 +57,7 @@ std::vector<std::string_view> NamesOf(std::string_view text) {
   }
 }
 
-// Of a flag's value, the methods it names: "none", "all", or names separated by commas.
+// The methods that a flag's value names: "none", "all", or names separated by commas.
 absl::StatusOr<std::vector<std::string>> ParseMethods(std::string_view text, std::string_view kind,
                                                       const std::vector<std::string>& known) {
   if (text.empty() || text == "none") return std::vector<std::string>();

@@ -37,7 +37,7 @@ class EvictionModel {
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
   }
 
-  // What a step attends to: all of kContext tokens, or kKept of them.
+  // Whether a step attends to all kContext tokens, or to kKept of them.
   enum class Attends { kAll, kKeptByEviction, kSelected };
 
   // One token of each of kBatch sequences behind kContext tokens.

@@ -292,7 +292,7 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   return norm(names.mlp_output_norm, layer.mlp_output_norm);
 }
 
-// What DeepSeek-V3 and GLM-4.5 have around their layer for multi-token prediction. transformers has
+// The norms and the projection around the layer for multi-token prediction. transformers has
 // no code for it; the names are those of the checkpoints.
 absl::StatusOr<MtpWeights> FillMtp(const ModelConfig& config, Filler& filler) {
   const std::string prefix = fmt::format("{}{}.", config.names.layers, config.layers);

@@ -11,9 +11,8 @@ namespace penstock {
 
 // The text of the config.json that `file` was converted from, as far as the forward pass needs it:
 // architectures llama (Llama and Mistral, as LlamaForCausalLM), qwen2, qwen3, qwen3moe and gpt-oss.
-// `file` must have
-// the tensors of all parts of a split model. INVALID_ARGUMENT names the key or the tensor and what
-// is allowed; every key of the architecture that is not understood is refused.
+// `file` must have the tensors of all parts of a split model. INVALID_ARGUMENT names the key or the
+// tensor and what is allowed; every key of the architecture that is not understood is refused.
 absl::StatusOr<std::string> GgufConfigJson(const GgufFile& file);
 
 // The size of a head of queries and keys, as config.json says it.

@@ -32,8 +32,7 @@ inline constexpr int kNarrowBlocks = 6;
 // compiled for a newer machine.
 struct PanelForm {
   int bits;  // 4 or 8
-  // Of 4-bit codes that stand for integers of 8 bits: these, in the order of the codes; otherwise
-  // null.
+  // The 16 integers that 4-bit codes stand for (CodeTable); null if codes are integers themselves.
   const uint8_t* table;
   int group;     // inputs
   int zero;      // the zero point of all groups
