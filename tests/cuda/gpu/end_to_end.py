@@ -22,9 +22,11 @@ from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 
 # GPU memory: of the first process, and of both together. An emulated GPU belongs to one process.
 RUNS = {
-    "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.1, 0.2)),
+    "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.1, 0.2),
+                 decode=dict(streams=[1, 2], output=8), prefill=dict(requests=2, prompt=100)),
     "llama-3-8b": dict(prompts=[1, 16, 100, 513, 1024, 1500, 2048, 8000], tokens=64,
-                       load=dict(requests=64, concurrency=16, prompt=1024, output=128), memory=(0.45, 0.9)),
+                       load=dict(requests=64, concurrency=16, prompt=1024, output=128), memory=(0.45, 0.9),
+                       decode=dict(streams=[1, 16, 64, 128], output=256), prefill=dict(requests=16, prompt=2000)),
 }
 EMULATED_MEMORY = (0.036, 0.036)
 PATIENCE_S = 180
@@ -44,6 +46,7 @@ class EndToEnd:
         print(f"writing a checkpoint of random weights: {shape} ...", flush=True)
         random_model.write(shape, self.model)
         self.servers = []
+        self.seed = 0  # of the latest load
 
     def expected(self):
         """The answers of one process, which has the GPU for itself."""
@@ -85,20 +88,41 @@ class EndToEnd:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return json.load(response)["choices"][0]["token_ids"]
 
-    def load(self):
-        """TTFT and TPOT of several streams at a time."""
-        load = self.run["load"]
-        result = self.cli("bench", "serve", "--endpoint", f"http://{self.router.http()}", "--token-ids", "97:122", "--json", "--requests",
-                          load["requests"], "--concurrency", load["concurrency"], "--prompt-tokens", load["prompt"], "--output-tokens",
-                          load["output"])
+    def bench(self, requests, concurrency, prompt, output):
+        """Closed-loop load of random prompts, all of which are answered."""
+        self.seed += 1
+        result = self.cli("bench", "serve", "--endpoint", f"http://{self.router.http()}", "--token-ids", "97:122", "--json", "--requests", requests,
+                          "--concurrency", concurrency, "--prompt-tokens", prompt, "--output-tokens", output, "--seed", self.seed)
         if result.returncode != 0:
             raise AssertionError(f"penstock bench serve: {result.stderr}")
-        return {name: value for name, value in json.loads(result.stdout).items()
-                if name in ("completed", "failed") or name.endswith(("_ttft_ms", "_tpot_ms"))}
+        found = json.loads(result.stdout)
+        if found["failed"] != 0 or found["completed"] != requests:
+            raise AssertionError(f"{found['failed']} of {requests} requests failed")
+        return found
 
-    def one_prompt(self):
+    def load(self):
+        """TTFT and TPOT of several streams at a time."""
+        load = self.bench(**self.run["load"])
+        return {name: value for name, value in load.items() if name.endswith(("_ttft_ms", "_tpot_ms"))}
+
+    def decode(self):
+        """Answers behind short prompts: the decode worker has the GPU nearly for itself."""
+        def measured(streams):
+            before = steps(self.servers[1])
+            load = self.bench(requests=streams, concurrency=streams, prompt=16, output=self.run["decode"]["output"])
+            count, seconds = (after - earlier for after, earlier in zip(steps(self.servers[1]), before, strict=True))
+            return {"streams": streams, "tpot_ms": load["median_tpot_ms"], "step_ms": seconds / count * 1e3, "tokens_per_s": load["output_throughput"]}
+        return [measured(streams) for streams in self.run["decode"]["streams"]]
+
+    def prefill(self):
+        """Prompts with answers of one token, whose KV stays with the prefill worker: alone, and four at a time."""
+        run = self.run["prefill"]
+        alone, four = (self.bench(concurrency=streams, output=1, **run) for streams in (1, 4))
+        return {"ttft_ms": alone["median_ttft_ms"], "tokens_per_s": run["requests"] * run["prompt"] / four["duration"]}
+
+    def one_prompt(self, seed):
         """The handoff of the longest prompt's KV when nothing else was going on."""
-        text = "".join(random.Random(4).choices("penstock", k=max(self.run["prompts"])))
+        text = "".join(random.Random(seed).choices("penstock", k=max(self.run["prompts"])))
         result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", self.run["tokens"], "-", text=text)
         if result.returncode != 0:
             raise AssertionError(f"penstock generate: {result.stderr}")
@@ -110,7 +134,15 @@ class EndToEnd:
         print("asking them ...", flush=True)
         answers = [self.answer(seed, ids) for seed, ids in enumerate(prompts(self.run))]
         right = sum(answer == wanted for answer, wanted in zip(answers, expected, strict=True))
-        return {"answers": len(answers), "right": right, "one_prompt": self.one_prompt(), "load": self.load(), "landed": self.landed()}
+        return {"answers": len(answers), "right": right, "one_prompt": [self.one_prompt(seed) for seed in (4, 5, 6)], "load": self.load(),
+                "decode": self.decode(), "prefill": self.prefill(), "stages": self.stages(), "landed": self.landed()}
+
+    def stages(self):
+        """Mean times of the stages of all requests, in ms, as the router measured them."""
+        found = samples(scrape(self.router))
+        family = "penstock_request_stage_seconds"
+        names = [name.split('"')[1] for name in found if name.startswith(f"{family}_sum")]
+        return {name: 1e3 * found[f'{family}_sum{{stage="{name}"}}'] / max(1, found[f'{family}_count{{stage="{name}"}}']) for name in names}
 
     def landed(self):
         """Slabs by the memory in which they came to the decode worker."""
@@ -118,8 +150,14 @@ class EndToEnd:
         return {memory: int(found[f'penstock_kv_landed_slabs_total{{memory="{memory}"}}']) for memory in ("gpu", "host")}
 
 
+def steps(server):
+    """How many steps of decoding a worker has done, and the seconds that they took."""
+    found = samples(scrape(server))
+    return [found[f'penstock_iteration_duration_seconds_{what}{{phase="decode"}}'] for what in ("count", "sum")]
+
+
 def table(found):
-    one, load = found["one_prompt"], found["load"]
+    one, load = min(found["one_prompt"], key=lambda one: one["kv_transfer_ms"]), found["load"]
     yield "answers as one process gives them", f"{found['right']} of {found['answers']}"
     yield "layers sent while later ones computed", f"{one['layers_overlapped']} of {one['layers']}, {one['kv_transfer_ms']} ms not hidden"
     yield "KV moved", f"{one['kv_bytes_moved'] / 1e6:.1f} MB by {one['transport']}"
@@ -127,6 +165,11 @@ def table(found):
     yield "alone: TTFT, TPOT", f"{one['ttft_ms']} ms, {one['tpot_ms']} ms"
     yield "under load: TTFT median, p99", f"{load['median_ttft_ms']:.1f} ms, {load['p99_ttft_ms']:.1f} ms"
     yield "under load: TPOT median, p99", f"{load['median_tpot_ms']:.2f} ms, {load['p99_tpot_ms']:.2f} ms"
+    for row in found["decode"]:
+        yield (f"{row['streams']} streams behind short prompts",
+               f"TPOT {row['tpot_ms']:.2f} ms, step {row['step_ms']:.2f} ms, {row['tokens_per_s']:.0f} tokens/s")
+    yield "prompts alone: TTFT; four at a time", f"{found['prefill']['ttft_ms']:.1f} ms; {found['prefill']['tokens_per_s']:.0f} tokens/s"
+    yield "stages of a request", ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["stages"].items())
 
 
 def main():
@@ -148,7 +191,7 @@ def main():
         arguments.json.write_text(json.dumps(found, indent=1))
     for name, value in table(found):
         print(f"{name:44} {value}")
-    sys.exit(0 if found["right"] == found["answers"] and found["load"]["failed"] == 0 else 1)
+    sys.exit(0 if found["right"] == found["answers"] else 1)
 
 
 if __name__ == "__main__":
