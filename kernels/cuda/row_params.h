@@ -28,16 +28,18 @@ struct EmbeddingParams {
 };
 
 // residual += product (if it has slices); output = residual / rms(residual) * weight.
+constexpr int32_t kHiddenMax = 16384;
 struct NormParams {
   float* residual = nullptr;      // [rows][hidden]
   Product product;                // width == hidden
-  const float* weight = nullptr;  // [hidden]; null: no output
+  const float* weight = nullptr;  // [hidden]
   Bf16* output = nullptr;         // [rows][hidden]
-  int32_t hidden = 0;
+  int32_t hidden = 0;             // a multiple of 4, at most kHiddenMax
   float epsilon = 1e-5f;
 };
 
-// output = silu(gate) * up for a product with rows [gate: width / 2][up: width / 2].
+// output = silu(gate) * up for a product with rows [gate: width / 2][up: width / 2]; width is a
+// multiple of 8.
 struct SiluGateParams {
   Product product;
   Bf16* output = nullptr;  // [rows][width / 2]

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/row_ops.h"
@@ -44,11 +45,12 @@ void CudaLayers::Embed(const CudaStep& step) const {
                   step.attention->rows, parts_.stream);
 }
 
-void CudaLayers::AppendKv(int32_t layer, const CudaStep& step) const {
+void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   const ModelConfig& config = parts_.config;
   const CudaLayer& w = parts_.weights.layers[layer];
   const int32_t rows = step.attention->rows;
   cuda::AddRmsNorm({.residual = step.residual,
+                    .product = std::exchange(step.to_add, {}),
                     .weight = w.attention_norm.as<float>(),
                     .output = parts_.scratch.input.as<Bf16>(),
                     .hidden = config.hidden,
@@ -113,27 +115,26 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
                   a.plan.counts(), parts_.stream);
 }
 
-void CudaLayers::Finish(int32_t layer, const CudaStep& step) const {
+void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
   const ModelConfig& config = parts_.config;
   const CudaLayer& w = parts_.weights.layers[layer];
   const auto input = parts_.scratch.input.as<Bf16>();
   const int32_t rows = step.attention->rows;
-  cuda::NormParams norm{.residual = step.residual,
-                        .product = MultiplyShared(w.attention_output, rows),
-                        .weight = w.mlp_norm.as<float>(),
-                        .output = input,
-                        .hidden = config.hidden,
-                        .epsilon = config.norm_epsilon};
-  cuda::AddRmsNorm(norm, rows, parts_.stream);
+  cuda::AddRmsNorm({.residual = step.residual,
+                    .product = MultiplyShared(w.attention_output, rows),
+                    .weight = w.mlp_norm.as<float>(),
+                    .output = input,
+                    .hidden = config.hidden,
+                    .epsilon = config.norm_epsilon},
+                   rows, parts_.stream);
   cuda::SiluGate({.product = Multiply(w.gate_up, rows), .output = input}, rows, parts_.stream);
-  norm.product = MultiplyShared(w.down, rows);
-  norm.weight = nullptr;  // each layer has a norm of its own
-  cuda::AddRmsNorm(norm, rows, parts_.stream);
+  step.to_add = MultiplyShared(w.down, rows);
 }
 
 void CudaLayers::Logits(const CudaStep& step) const {
   const int32_t rows = step.attention->rows;
   cuda::AddRmsNorm({.residual = step.residual,
+                    .product = step.to_add,
                     .weight = parts_.weights.final_norm.as<float>(),
                     .output = parts_.scratch.input.as<Bf16>(),
                     .hidden = parts_.config.hidden,

@@ -24,10 +24,10 @@ class CudaLayers {
 
   void Embed(const CudaStep& step) const;
   // Projects and rotates queries, keys and values.
-  void AppendKv(int32_t layer, const CudaStep& step) const;
+  void AppendKv(int32_t layer, CudaStep& step) const;
   void KeepLastRows(CudaStep& step) const;  // keeps only the rows with logits or draws
   void Attend(int32_t layer, const CudaStep& step) const;
-  void Finish(int32_t layer, const CudaStep& step) const;  // output projection and MLP
+  void Finish(int32_t layer, CudaStep& step) const;  // output projection and MLP
   // Computes the logits [rows][vocabulary] of the step's rows in scratch.product, and makes the
   // draws.
   void Logits(const CudaStep& step) const;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/row_params.h"
+
 namespace penstock {
 namespace {
 
@@ -13,6 +15,7 @@ bool HasOtherRope(const ModelConfig& config) {
 // The first part of `config` that differs from Llama's where the kernels do not; empty: none.
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config) {
+  if (config.hidden > cuda::kHiddenMax) return "hidden_size above 16384";
   if (config.HasLatents()) return "multi-head latent attention (kv_lora_rank)";
   if (config.layer_norm) return "layer norms";
   if (config.parallel_residual) return "parallel attention and MLP (use_parallel_residual)";

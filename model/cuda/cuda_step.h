@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "kernels/cuda/row_params.h"
 #include "model/cuda/cuda_batch.h"
 #include "model/cuda/cuda_inputs.h"
 
@@ -28,6 +29,7 @@ struct CudaStep {
   const CudaAttention* attention = nullptr;
   const AttentionInputs* attention_at = nullptr;
   float* residual = nullptr;
+  cuda::Product to_add;  // what the residual still lacks of the layer before; no slices: nothing
   Bf16* queries = nullptr;
 };
 

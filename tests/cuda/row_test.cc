@@ -31,6 +31,12 @@ TEST(RowOps, AreWhatTheOraclesSay) {
   }
 }
 
+TEST(RowOps, NormRowsOfAnyLength) {
+  for (const int hidden : {1028, 2052, 4100, 8196, 16384}) {
+    EXPECT_LT(NormDeviation(2, hidden, 2, 7), 5e-3) << hidden;
+  }
+}
+
 class RopeAppendTest : public testing::TestWithParam<RopeCase> {};
 
 TEST_P(RopeAppendTest, RotatesAndKeeps) {

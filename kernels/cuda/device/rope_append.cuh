@@ -30,12 +30,14 @@ struct HeadRow {
   }
 
   PENSTOCK_DEVICE void Rotate(const float* cosines, const float* sines) {
+    const int angle = (lane & 15) * kElements;
+    const auto cosine = FloatsAt<kElements>(cosines + angle);
+    const auto sine = FloatsAt<kElements>(sines + angle);
     PENSTOCK_UNROLL
     for (int i = 0; i < kElements; ++i) {
-      const int angle = (lane & 15) * kElements + i;
       const float other = ShuffleXor(x[i], 16);
-      const float straight = Multiply(x[i], cosines[angle]);
-      const float crossed = Multiply(other, sines[angle]);
+      const float straight = Multiply(x[i], cosine.value[i]);
+      const float crossed = Multiply(other, sine.value[i]);
       x[i] = Add(straight, lane < 16 ? -crossed : crossed);
     }
   }
@@ -200,10 +202,10 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
 
   HeadRow<kDim> x;
   x.lane = ThreadX() % 32;
+  constexpr int kElements = HeadRow<kDim>::kElements;
+  const auto own = ProductAt<kElements>(p.product, row, column * kDim + x.lane * kElements);
   PENSTOCK_UNROLL
-  for (int i = 0; i < HeadRow<kDim>::kElements; ++i) {
-    x.x[i] = ProductAt(p.product, row, column * kDim + x.lane * HeadRow<kDim>::kElements + i);
-  }
+  for (int i = 0; i < kElements; ++i) x.x[i] = own.value[i];
   if (!value) {
     const float* norm = query ? p.query_norm : p.key_norm;
     if (norm != nullptr) x.Normalise(norm, p.epsilon);

@@ -8,11 +8,28 @@ namespace penstock::cuda {
 // Threads per block: the same for every batch, so that every sum has the same tree.
 constexpr int kRowThreads = 256;
 
-PENSTOCK_DEVICE float ProductAt(const Product& product, int64_t row, int32_t column) {
+// Neighbours in a row, which one instruction loads.
+template <int kCount>
+struct alignas(kCount * sizeof(float)) Floats {
+  float value[kCount];
+
+  PENSTOCK_DEVICE void Add(const Floats& other) {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kCount; ++i) value[i] = cuda::Add(value[i], other.value[i]);
+  }
+};
+template <int kCount>
+PENSTOCK_DEVICE Floats<kCount> FloatsAt(const float* from) {
+  return *reinterpret_cast<const Floats<kCount>*>(from);
+}
+
+// `column` and the product's width are multiples of kCount.
+template <int kCount>
+PENSTOCK_DEVICE Floats<kCount> ProductAt(const Product& product, int64_t row, int32_t column) {
   const float* from = product.data + row * product.width + column;
-  float x = 0;
-  for (int s = 0; s < product.slices; ++s) x = Add(x, from[s * product.slice_stride]);
-  if (product.bias != nullptr) x = Add(x, product.bias[column]);
+  Floats<kCount> x{};
+  for (int s = 0; s < product.slices; ++s) x.Add(FloatsAt<kCount>(from + s * product.slice_stride));
+  if (product.bias != nullptr) x.Add(FloatsAt<kCount>(product.bias + column));
   return x;
 }
 
@@ -28,33 +45,82 @@ __global__ void __launch_bounds__(kRowThreads)
   const Bf16* from = p.table + static_cast<int64_t>(p.tokens[BlockX()]) * p.hidden;
   float* to = p.output + static_cast<int64_t>(BlockX()) * p.hidden;
   for (int i = ThreadX(); i < p.hidden / 8; i += kRowThreads) {
-    const Words4 words = reinterpret_cast<const Words4*>(from)[i];
+    const Words4 pairs = reinterpret_cast<const Words4*>(from)[i];
     PENSTOCK_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      to[i * 8 + 2 * j] = LowBf16(words.word[j]);
-      to[i * 8 + 2 * j + 1] = HighBf16(words.word[j]);
+    for (int j = 0; j < 2; ++j) {
+      const uint32_t first = pairs.word[2 * j], second = pairs.word[2 * j + 1];
+      Store(to + i * 8 + j * 4,
+            Words4{first << 16, first & 0xffff0000u, second << 16, second & 0xffff0000u});
     }
   }
 }
 
-// Residual addition and RMS norm (Zhang and Sennrich, arXiv 1910.07467). Grid: rows. Shared memory:
-// one float per warp.
+PENSTOCK_DEVICE Words2 PackBf16(const Floats<4>& x) {
+  return {PackBf16(x.value[0], x.value[1]), PackBf16(x.value[2], x.value[3])};
+}
+
+// A row in a block: thread t has the elements from 4 * (t + kRowThreads * k) on as piece k. They
+// stay in registers, so that all loads are under way at the same time.
+template <int kPieces>
+struct RowPieces {
+  Floats<4> pieces[kPieces] = {};
+
+  // visit(piece, column) for this thread's pieces of a row of `width` elements.
+  template <class Visit>
+  PENSTOCK_DEVICE void ForEach(int32_t width, const Visit& visit) {
+    PENSTOCK_UNROLL
+    for (int k = 0; k < kPieces; ++k) {
+      const int32_t column = 4 * (ThreadX() + kRowThreads * k);
+      if (column < width) visit(pieces[k], column);
+    }
+  }
+  PENSTOCK_DEVICE void Load(const float* row, int32_t width) {
+    ForEach(width, [&](Floats<4>& x, int32_t column) { x = FloatsAt<4>(row + column); });
+  }
+  PENSTOCK_DEVICE float SumOfSquares() const {
+    float sum = 0;
+    PENSTOCK_UNROLL
+    for (int k = 0; k < kPieces; ++k) {
+      PENSTOCK_UNROLL
+      for (int j = 0; j < 4; ++j) sum = Add(sum, Multiply(pieces[k].value[j], pieces[k].value[j]));
+    }
+    return sum;
+  }
+};
+
+// residual += product, also in `row`.
+template <int kPieces>
+PENSTOCK_DEVICE void AddProduct(const NormParams& p, RowPieces<kPieces>& row) {
+  RowPieces<kPieces> sum;
+  const int64_t first = static_cast<int64_t>(BlockX()) * p.hidden;
+  for (int s = 0; s < p.product.slices; ++s) {
+    const float* slice = p.product.data + s * p.product.slice_stride + first;
+    sum.ForEach(p.hidden,
+                [&](Floats<4>& x, int32_t column) { x.Add(FloatsAt<4>(slice + column)); });
+  }
+  if (p.product.bias != nullptr) {
+    sum.ForEach(p.hidden,
+                [&](Floats<4>& x, int32_t column) { x.Add(FloatsAt<4>(p.product.bias + column)); });
+  }
+  PENSTOCK_UNROLL
+  for (int k = 0; k < kPieces; ++k) row.pieces[k].Add(sum.pieces[k]);
+  row.ForEach(p.hidden, [&](const Floats<4>& x, int32_t column) {
+    *reinterpret_cast<Floats<4>*>(p.residual + first + column) = x;
+  });
+}
+
+// Residual addition and RMS norm (Zhang and Sennrich, arXiv 1910.07467) of rows of up to 1,024 *
+// kPieces elements. Grid: rows. Shared memory: one float per warp.
+template <int kPieces>
 __global__ void __launch_bounds__(kRowThreads)
     AddRmsNormKernel(const __grid_constant__ NormParams p) {
   auto* partial = reinterpret_cast<float*>(SharedMemory());
-  const int64_t row = BlockX();
-  float* residual = p.residual + row * p.hidden;
-  float sum = 0;
-  for (int i = ThreadX(); i < p.hidden; i += kRowThreads) {
-    float x = residual[i];
-    if (p.product.slices > 0) {
-      x = Add(x, ProductAt(p.product, row, i));
-      residual[i] = x;
-    }
-    sum = Add(sum, Multiply(x, x));
-  }
-  if (p.weight == nullptr) return;
-  sum = WarpSum(sum);
+  const int64_t first = static_cast<int64_t>(BlockX()) * p.hidden;
+  RowPieces<kPieces> row, weight;
+  row.Load(p.residual + first, p.hidden);
+  if (p.product.slices > 0) AddProduct(p, row);
+  weight.Load(p.weight, p.hidden);
+  float sum = WarpSum(row.SumOfSquares());
   if (ThreadX() % 32 == 0) partial[ThreadX() / 32] = sum;
   SyncBlock();
   sum = 0;
@@ -62,22 +128,36 @@ __global__ void __launch_bounds__(kRowThreads)
   for (int w = 0; w < kRowThreads / 32; ++w) sum = Add(sum, partial[w]);
   const float mean = Divide(sum, static_cast<float>(p.hidden));
   const float scale = Divide(1.0f, SquareRoot(Add(mean, p.epsilon)));
-  Bf16* output = p.output + row * p.hidden;
-  for (int i = ThreadX(); i < p.hidden; i += kRowThreads) {
-    output[i].bits = RoundBf16(Multiply(Multiply(residual[i], scale), p.weight[i]));
+  PENSTOCK_UNROLL
+  for (int k = 0; k < kPieces; ++k) {
+    PENSTOCK_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      float& x = row.pieces[k].value[j];
+      x = Multiply(Multiply(x, scale), weight.pieces[k].value[j]);
+    }
   }
+  row.ForEach(p.hidden, [&](const Floats<4>& x, int32_t column) {
+    Store(p.output + first + column, PackBf16(x));
+  });
 }
 
-// SwiGLU (Shazeer, arXiv 2002.05202). Grid: rows x pieces of kRowThreads outputs.
-__global__ void __launch_bounds__(kRowThreads)
-    SiluGateKernel(const __grid_constant__ SiluGateParams p) {
-  const int32_t half = p.product.width / 2, i = BlockY() * kRowThreads + ThreadX();
-  if (i >= half) return;
-  const int64_t row = BlockX();
-  const float gate = ProductAt(p.product, row, i), up = ProductAt(p.product, row, half + i);
+PENSTOCK_DEVICE float SiluGated(float gate, float up) {
   // If 2^x overflows to infinity, the quotient is 0, which is the right limit.
   const float decay = Exp2(Multiply(-1.4426950408889634f, gate));
-  p.output[row * half + i].bits = RoundBf16(Multiply(Divide(gate, Add(1.0f, decay)), up));
+  return Multiply(Divide(gate, Add(1.0f, decay)), up);
+}
+
+// SwiGLU (Shazeer, arXiv 2002.05202). Grid: rows x pieces of 4 * kRowThreads outputs.
+__global__ void __launch_bounds__(kRowThreads)
+    SiluGateKernel(const __grid_constant__ SiluGateParams p) {
+  const int32_t half = p.product.width / 2, i = 4 * (BlockY() * kRowThreads + ThreadX());
+  if (i >= half) return;
+  const int64_t row = BlockX();
+  Floats<4> x = ProductAt<4>(p.product, row, i);
+  const Floats<4> up = ProductAt<4>(p.product, row, half + i);
+  PENSTOCK_UNROLL
+  for (int j = 0; j < 4; ++j) x.value[j] = SiluGated(x.value[j], up.value[j]);
+  Store(p.output + row * half + i, PackBf16(x));
 }
 
 // Adds up the slices of a product. Grid: rows x pieces of kRowThreads columns.
@@ -86,7 +166,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int32_t i = BlockY() * kRowThreads + ThreadX();
   if (i >= p.product.width) return;
   const int64_t row = BlockX();
-  p.output[row * p.product.width + i] = ProductAt(p.product, row, i);
+  p.output[row * p.product.width + i] = ProductAt<1>(p.product, row, i).value[0];
 }
 
 // Gathers rows. Grid: rows.

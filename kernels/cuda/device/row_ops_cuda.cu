@@ -4,6 +4,11 @@
 #include "kernels/cuda/row_ops.h"
 
 namespace penstock::cuda {
+namespace {
+
+int PiecesOf(int32_t elements) { return (elements + 4 * kRowThreads - 1) / (4 * kRowThreads); }
+
+}  // namespace
 
 void Embedding(const EmbeddingParams& params, int rows, void* stream) {
   Launch(&EmbeddingKernel, {.x = rows, .threads = kRowThreads}, params, stream);
@@ -12,12 +17,18 @@ void Embedding(const EmbeddingParams& params, int rows, void* stream) {
 void AddRmsNorm(const NormParams& params, int rows, void* stream) {
   const LaunchShape shape{
       .x = rows, .threads = kRowThreads, .shared_bytes = kRowThreads / 32 * sizeof(float)};
-  Launch(&AddRmsNormKernel, shape, params, stream);
+  const int pieces = PiecesOf(params.hidden);
+  if (pieces <= 2) return Launch(&AddRmsNormKernel<2>, shape, params, stream);
+  if (pieces <= 4) return Launch(&AddRmsNormKernel<4>, shape, params, stream);
+  if (pieces <= 8) return Launch(&AddRmsNormKernel<8>, shape, params, stream);
+  static_assert(4 * kRowThreads * 16 == kHiddenMax);
+  Launch(&AddRmsNormKernel<16>, shape, params, stream);
 }
 
 void SiluGate(const SiluGateParams& params, int rows, void* stream) {
-  const int pieces = (params.product.width / 2 + kRowThreads - 1) / kRowThreads;
-  Launch(&SiluGateKernel, {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
+  const LaunchShape shape{
+      .x = rows, .y = PiecesOf(params.product.width / 2), .threads = kRowThreads};
+  Launch(&SiluGateKernel, shape, params, stream);
 }
 
 void SumSlices(const SumSlicesParams& params, int rows, void* stream) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/sample.h"
 #include "kernels/cuda/slabs.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/gpu/random_memory.h"
@@ -220,6 +221,45 @@ void MeasureProducts(const Ceilings& ceilings, Report& report) {
   }
 }
 
+// Draws from rows of a vocabulary of 128,256, whose logits the draw reads at least once.
+void MeasureDraws(const char* name, const SampleRow& draw, int rows, double ceiling,
+                  Report& report) {
+  constexpr int kVocabulary = 128256;
+  std::vector<float> values(size_t{1} * rows * kVocabulary);
+  std::mt19937_64 random(5);
+  std::normal_distribution<float> normal(0, 3);
+  for (float& value : values) value = normal(random);
+  const DeviceArray<float> logits(values);
+  std::vector<SampleRow> all(rows, draw);
+  for (int row = 0; row < rows; ++row) {
+    all[row].logits_row = row;
+    all[row].random = random();
+  }
+  const DeviceArray<SampleRow> draws(all);
+  const DeviceArray<SampledRow> sampled(all.size());
+  const double us = MedianUs([&] {
+    Sample({.logits = logits.data(),
+            .vocabulary = kVocabulary,
+            .draws = draws.data(),
+            .sampled = sampled.data()},
+           rows, nullptr);
+  });
+  report.measurements.push_back({.name = "draw " + std::to_string(rows) + ", " + name,
+                                 .median_us = us,
+                                 .rate = 4.0 * rows * kVocabulary / us / 1e3,
+                                 .unit = "GB/s",
+                                 .ceiling = ceiling});
+}
+
+void MeasureAllDraws(const Ceilings& ceilings, Report& report) {
+  for (const int rows : {1, 64}) {
+    MeasureDraws("greedy", {}, rows, ceilings.read, report);
+    MeasureDraws("temperature 1", {.steepness = 46.2}, rows, ceilings.read, report);
+    MeasureDraws("top-k 50, top-p 0.9", {.steepness = 46.2, .top_k = 50, .top_p = 3865470566}, rows,
+                 ceilings.read, report);
+  }
+}
+
 void MeasureSteps(const Ceilings& ceilings, Report& report) { MeasureStep(ceilings.copy, report); }
 
 void MeasureSlabs(const Ceilings& ceilings, Report& report) {
@@ -254,6 +294,7 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
   const std::pair<const char*, void (*)(const Ceilings&, Report&)> kParts[] = {
       {"attention", MeasureAttention},
       {"products", MeasureProducts},
+      {"draws", MeasureAllDraws},
       {"step", MeasureSteps},
       {"slabs", MeasureSlabs}};
   for (const auto& [name, measure] : kParts) {

@@ -82,7 +82,8 @@ class StepBench {
                .hidden = s_.hidden},
               s_.sequences, stream);
     for (int32_t layer = 0; layer < s_.layers; ++layer) Layer(layer, stream);
-    AddNorm({}, stream);
+    AddNorm(to_add_, stream);
+    to_add_ = {};
     Product logits = Multiply(s_.vocabulary, s_.hidden, stream);
     SumSlices({.product = logits, .output = product_.data()}, s_.sequences, stream);
     Sample({.logits = product_.data(),
@@ -141,7 +142,7 @@ class StepBench {
 
   void Layer(int32_t layer, void* stream) {
     const KvPlanes planes = PlanesOfLayer(s_, layer, pool_.data());
-    AddNorm({}, stream);
+    AddNorm(to_add_, stream);
     RopeAppend({.product = Multiply(s_.qkv_width(), s_.hidden, stream),
                 .cosines = angles_.data(),
                 .sines = angles_.data(),
@@ -168,7 +169,7 @@ class StepBench {
     AddNorm(Multiply(s_.hidden, static_cast<int32_t>(s_.query_width()), stream), stream);
     SiluGate({.product = Multiply(2 * s_.intermediate, s_.hidden, stream), .output = input_.data()},
              s_.sequences, stream);
-    AddNorm(Multiply(s_.hidden, s_.intermediate, stream), stream);
+    to_add_ = Multiply(s_.hidden, s_.intermediate, stream);
   }
 
   const StepShape s_;
@@ -177,6 +178,7 @@ class StepBench {
   const RandomMemory weights_;  // of each layer, then the embedding, which is the output's too
   const RandomMemory pool_;
   size_t next_weight_ = 0;
+  Product to_add_;  // what the residual still lacks of the layer before
   DeviceArray<uint32_t> tokens_, tables_;
   DeviceArray<AttentionSequence> device_sequences_;
   DeviceArray<AttentionTile> narrow_;
