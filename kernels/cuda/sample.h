@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace penstock::cuda {
@@ -29,7 +30,10 @@ struct SampleParams {
   int32_t vocabulary = 0;         // at most 2^23
   const SampleRow* draws = nullptr;
   SampledRow* sampled = nullptr;  // [draws]
+  void* scratch = nullptr;        // of SampleScratchBytes, aligned to 8 bytes
 };
+
+size_t SampleScratchBytes(int draws);
 
 // Draws the token that TokenDraw picks for the same logits, bit for bit: all sums are of integers.
 // The id is 0 if no logit is above -infinity.

@@ -149,7 +149,8 @@ void CudaLayers::Logits(const CudaStep& step) const {
     cuda::Sample({.logits = logits,
                   .vocabulary = product.width,
                   .draws = step.At<cuda::SampleRow>(step.draws),
-                  .sampled = parts_.scratch.sampled.as<cuda::SampledRow>()},
+                  .sampled = parts_.scratch.sampled.as<cuda::SampledRow>(),
+                  .scratch = parts_.scratch.draws.as<void>()},
                  static_cast<int>(step.batch.draws.size()), parts_.stream);
   }
 }

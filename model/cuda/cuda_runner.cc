@@ -166,6 +166,8 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
   RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
   const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);
+  const auto draws = static_cast<int>(batch.draws.size());
+  RETURN_IF_ERROR(Grow(s.draws, cuda::SampleScratchBytes(draws), "draws"));
   RETURN_IF_ERROR(Grow(s.sampled, draws_bytes, "drawn tokens"));
   return Grow(s.drawn, draws_bytes, "drawn tokens");
 }

@@ -27,8 +27,8 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
 }
 
 std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
-  return {&residual, &last_residual, &input,          &queries,          &last_queries,
-          &product,  &inputs,        &wide_attention, &narrow_attention, &sampled};
+  return {&residual,       &last_residual,    &input, &queries, &last_queries, &product, &inputs,
+          &wide_attention, &narrow_attention, &draws, &sampled};
 }
 
 std::vector<const void*> CudaScratch::Addresses() const {

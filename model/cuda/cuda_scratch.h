@@ -39,6 +39,7 @@ struct CudaScratch {
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer wide_attention;           // sums of splits, of wide tiles
   cuda::DeviceBuffer narrow_attention;         // and of narrow ones
+  cuda::DeviceBuffer draws;                    // scratch memory of draws
   cuda::DeviceBuffer sampled;                  // SampledRow of each draw
   cuda::PinnedBuffer inputs_here;              // staging memory of `inputs`
   cuda::PinnedBuffer logits;                   // f32 rows

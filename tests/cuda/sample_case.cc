@@ -9,11 +9,14 @@ std::vector<SampledRow> RunSample(const std::vector<float>& logits, int32_t voca
   const DeviceArray<float> device_logits(logits);
   const DeviceArray<SampleRow> device_rows(rows);
   const DeviceArray<SampledRow> sampled(std::vector<SampledRow>(rows.size()));
+  const auto draws = static_cast<int>(rows.size());
+  const DeviceArray<std::byte> scratch(SampleScratchBytes(draws));
   Sample({.logits = device_logits.data(),
           .vocabulary = vocabulary,
           .draws = device_rows.data(),
-          .sampled = sampled.data()},
-         static_cast<int>(rows.size()), nullptr);
+          .sampled = sampled.data(),
+          .scratch = scratch.data()},
+         draws, nullptr);
   ExpectNoDeviceError("Sample");
   return sampled.Read();
 }

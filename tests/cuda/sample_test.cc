@@ -168,20 +168,23 @@ TEST(Sample, LeavesOutBarredTokens) {
   std::vector<uint32_t> ranked(logits.size());
   std::iota(ranked.begin(), ranked.end(), 0u);
   std::ranges::sort(ranked, std::greater(), [&](uint32_t id) { return logits[id]; });
-  std::vector<float> without = logits;
-  for (int i = 0; i < 3; ++i) without[ranked[i]] = -kInfinity;
-  for (const Knobs& knobs :
-       {Knobs{.temperature = 0}, Knobs{}, Knobs{.top_k = 2}, Knobs{.top_p = 0.1f}}) {
-    SampleRow row = RowOf(knobs, uint64_t{1} << 62);
-    row.logits_row = 0;
-    const SampledRow free = RunSample(logits, 1000, {row})[0];
-    row.barred = 3;
-    std::copy_n(ranked.begin(), 3, row.barred_ids);
-    const SampledRow barred = RunSample(logits, 1000, {row})[0];
-    EXPECT_EQ(barred.id, OnCpu(without, knobs, row.random));
-    EXPECT_EQ(barred.logit, logits[barred.id]);
-    EXPECT_EQ(barred.max, free.max);
-    EXPECT_EQ(barred.total_mass, free.total_mass);
+  // The likeliest tokens, and those behind the likeliest.
+  for (const int first : {0, 1}) {
+    std::vector<float> without = logits;
+    for (int i = first; i < first + 3; ++i) without[ranked[i]] = -kInfinity;
+    for (const Knobs& knobs :
+         {Knobs{.temperature = 0}, Knobs{}, Knobs{.top_k = 2}, Knobs{.top_p = 0.1f}}) {
+      SampleRow row = RowOf(knobs, uint64_t{3} << 62);
+      row.logits_row = 0;
+      const SampledRow free = RunSample(logits, 1000, {row})[0];
+      row.barred = 3;
+      std::copy_n(ranked.begin() + first, 3, row.barred_ids);
+      const SampledRow barred = RunSample(logits, 1000, {row})[0];
+      EXPECT_EQ(barred.id, OnCpu(without, knobs, row.random));
+      EXPECT_EQ(barred.logit, logits[barred.id]);
+      EXPECT_EQ(barred.max, free.max);
+      EXPECT_EQ(barred.total_mass, free.total_mass);
+    }
   }
 }
 

@@ -1,29 +1,50 @@
 #pragma once
 
-// The draw of model/sampler/token_draw.cc (top-k, top-p and min-p by a histogram of integer masses)
-// with one block per row. Masses are integers, so atomics and sums in any order give the CPU's
-// results. All other arithmetic is IEEE double, rounded once per operation. A cut or a pick within
-// a bucket is a radix select, digit by digit, over keys in the CPU's order.
+// The draw of model/sampler/token_draw.cc (top-k, top-p and min-p by a histogram of integer
+// masses). Blocks that share a row find its maximum, then add up its masses; one block per row cuts
+// and picks. Masses are integers, so atomics and sums in any order give the CPU's results. All
+// other arithmetic is IEEE double, rounded once per operation. A cut or a pick within a bucket is a
+// radix select, digit by digit, over keys in the CPU's order.
 
 #include "kernels/cuda/device/device.cuh"
 #include "kernels/cuda/sample.h"
 
 namespace penstock::cuda {
 
-constexpr int kSampleThreads = 512;
+constexpr int kSampleThreads = 1024;                    // of the block that picks
+constexpr int kPieceThreads = 256, kSamplePieces = 16;  // of the blocks that share a row
 constexpr int kMassBits = 40, kOctaveSteps = 32;
 constexpr int kBuckets = (kMassBits + 1) * kOctaveSteps;
 constexpr int kListMax = 1024;  // most candidates that are kept in shared memory
 
-struct SampleShared {
+// How much of a row lies how far below its maximum, in buckets of a 32nd of an octave.
+struct SampleHistogram {
   uint64_t mass[kBuckets];
+  uint32_t count[kBuckets];
+};
+
+// What the blocks of a row find out.
+struct SampleScratch {
+  SampleHistogram histogram;      // of the tokens that are not barred
+  uint64_t mass[kSamplePieces];   // of all tokens, at temperature 1
+  float max[kSamplePieces];       // of all tokens
+  float top[kSamplePieces];       // of the tokens that are not barred
+  uint32_t first[kSamplePieces];  // the lowest token that has it
+};
+
+struct PieceShared {
+  SampleHistogram histogram;
+  uint64_t total;
+  float max[kPieceThreads / 32], top[kPieceThreads / 32];
+  uint32_t first[kPieceThreads / 32];
+};
+
+struct SampleShared {
+  SampleHistogram histogram;
   uint64_t bins[256];
   uint64_t found_before, found_index;  // results of Find
   uint64_t total;
-  float partial[kSampleThreads / 32];
-  uint32_t count[kBuckets];
   uint32_t listed;
-  uint32_t first;
   float list_logit[kListMax];
   uint32_t list_id[kListMax];
 };
@@ -66,12 +87,193 @@ PENSTOCK_DEVICE uint64_t ShuffleXor64(uint64_t v, int mask) {
   return static_cast<uint64_t>(high) << 32 | low;
 }
 
+// The logits of a draw, whose tokens may be barred.
+struct DrawLogits {
+  const float* logits;
+  const SampleRow& row;
+  const int barred;
+
+  PENSTOCK_DEVICE DrawLogits(const SampleParams& p, const SampleRow& draw)
+      : logits(p.logits + static_cast<int64_t>(draw.logits_row) * p.vocabulary),
+        row(draw),
+        barred(draw.barred) {}
+
+  // Infinity is capped to the largest float.
+  PENSTOCK_DEVICE static float Capped(float x) { return x > 3.402823466e38f ? 3.402823466e38f : x; }
+  PENSTOCK_DEVICE bool IsBarred(uint32_t id) const {
+    for (int i = 0; i < barred; ++i) {
+      if (row.barred_ids[i] == id) return true;
+    }
+    return false;
+  }
+  PENSTOCK_DEVICE float Allowed(uint32_t id) const {
+    return IsBarred(id) ? -INFINITY : Capped(logits[id]);
+  }
+
+  // Calls visit(logit, id) for this thread's tokens of [begin, end), in ascending order. Several
+  // loads are under way at a time.
+  template <int kThreads, class Visit>
+  PENSTOCK_DEVICE void ForEach(int begin, int end, const Visit& visit) const {
+    constexpr int kAtOnce = 8;
+    for (int first = begin + ThreadX(); first < end; first += kAtOnce * kThreads) {
+      float x[kAtOnce];
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int id = first + i * kThreads;
+        x[i] = id < end ? Capped(logits[id]) : 0.0f;
+      }
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int id = first + i * kThreads;
+        if (id < end) visit(x[i], static_cast<uint32_t>(id));
+      }
+    }
+  }
+};
+
+// How far below `max` a logit is, at most kBuckets.
+PENSTOCK_DEVICE double StepsBelow(float max, float logit, double steepness) {
+  const double steps =
+      Multiply(Add(static_cast<double>(max), -static_cast<double>(logit)), steepness);
+  return steps < kBuckets ? steps : kBuckets;
+}
+
+// Adds `sum` of all threads of a block of kThreads; all get the result.
+PENSTOCK_DEVICE uint64_t AddInBlock(uint64_t sum, uint64_t& total) {
+  if (ThreadX() == 0) total = 0;
+  SyncBlock();
+  PENSTOCK_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor64(sum, mask);
+  if (ThreadX() % 32 == 0) AtomicAdd(&total, sum);
+  SyncBlock();
+  sum = total;
+  SyncBlock();
+  return sum;
+}
+
+// The higher of two logits, and its lowest token.
+struct Top {
+  float logit = -INFINITY;
+  uint32_t first = ~0u;
+
+  PENSTOCK_DEVICE void Take(float other, uint32_t id) {
+    if (other > logit || (other == logit && id < first)) {
+      logit = other;
+      first = id;
+    }
+  }
+};
+
+// One block's piece of a row.
+struct RowPiece {
+  const SampleRow& row;
+  const DrawLogits logits;
+  SampleScratch& scratch;
+  const int index, begin, end;
+
+  PENSTOCK_DEVICE RowPiece(const SampleParams& p)
+      : row(p.draws[BlockX()]),
+        logits(p, row),
+        scratch(static_cast<SampleScratch*>(p.scratch)[BlockX()]),
+        index(BlockY()),
+        begin(Border(p.vocabulary, index)),
+        end(Border(p.vocabulary, index + 1)) {}
+
+  PENSTOCK_DEVICE static int Border(int32_t vocabulary, int piece) {
+    const int each = (vocabulary + kSamplePieces - 1) / kSamplePieces;
+    return each * piece < vocabulary ? each * piece : vocabulary;
+  }
+
+  PENSTOCK_DEVICE void ClearHistogram(SampleHistogram& histogram, int first, int step) const {
+    for (int i = first; i < kBuckets; i += step) {
+      histogram.mass[i] = 0;
+      histogram.count[i] = 0;
+    }
+  }
+
+  PENSTOCK_DEVICE void FindTop(PieceShared& shared) {
+    ClearHistogram(scratch.histogram, index * kPieceThreads + ThreadX(),
+                   kSamplePieces * kPieceThreads);
+    float max = -INFINITY;
+    Top top;
+    logits.ForEach<kPieceThreads>(begin, end, [&](float x, uint32_t id) {
+      max = x > max ? x : max;
+      if (x > top.logit && !logits.IsBarred(id)) top = {x, id};
+    });
+    PENSTOCK_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+      max = fmaxf(max, ShuffleXor(max, mask));
+      top.Take(ShuffleXor(top.logit, mask), ShuffleXor(top.first, mask));
+    }
+    if (ThreadX() % 32 == 0) {
+      shared.max[ThreadX() / 32] = max;
+      shared.top[ThreadX() / 32] = top.logit;
+      shared.first[ThreadX() / 32] = top.first;
+    }
+    SyncBlock();
+    if (ThreadX() != 0) return;
+    for (int w = 1; w < kPieceThreads / 32; ++w) {
+      max = fmaxf(max, shared.max[w]);
+      top.Take(shared.top[w], shared.first[w]);
+    }
+    scratch.max[index] = max;
+    scratch.top[index] = top.logit;
+    scratch.first[index] = top.first;
+  }
+
+  PENSTOCK_DEVICE void AddMasses(PieceShared& shared) {
+    const float max = MaxOf(scratch.max), top = MaxOf(scratch.top);
+    const bool draws = row.steepness > 0 && top > -INFINITY;
+    if (draws) ClearHistogram(shared.histogram, ThreadX(), kPieceThreads);
+    SyncBlock();
+    constexpr double kPlain = kOctaveSteps * 1.44269504088896340736;  // temperature 1
+    uint64_t sum = 0;
+    logits.ForEach<kPieceThreads>(begin, end, [&](float x, uint32_t id) {
+      sum += MassOfSteps(StepsBelow(max, x, kPlain));
+      if (!draws || logits.IsBarred(id)) return;
+      const double steps = StepsBelow(top, x, row.steepness);
+      if (!(steps < kBuckets)) return;
+      const int bucket = static_cast<int>(steps);
+      AtomicAdd(&shared.histogram.mass[bucket], MassOfSteps(steps));
+      AtomicAdd(&shared.histogram.count[bucket], 1u);
+    });
+    sum = AddInBlock(sum, shared.total);
+    if (ThreadX() == 0) scratch.mass[index] = max > -INFINITY ? sum : 0;
+    if (!draws) return;
+    for (int i = ThreadX(); i < kBuckets; i += kPieceThreads) {
+      if (shared.histogram.count[i] == 0) continue;
+      AtomicAdd(&scratch.histogram.mass[i], shared.histogram.mass[i]);
+      AtomicAdd(&scratch.histogram.count[i], shared.histogram.count[i]);
+    }
+  }
+
+  PENSTOCK_DEVICE static float MaxOf(const float (&pieces)[kSamplePieces]) {
+    float max = -INFINITY;
+    for (int i = 0; i < kSamplePieces; ++i) max = fmaxf(max, pieces[i]);
+    return max;
+  }
+};
+
+// Grid: draws x kSamplePieces.
+__global__ void __launch_bounds__(kPieceThreads)
+    FindTopsKernel(const __grid_constant__ SampleParams p) {
+  if (p.draws[BlockX()].logits_row < 0) return;
+  RowPiece(p).FindTop(*reinterpret_cast<PieceShared*>(SharedMemory()));
+}
+// Grid: draws x kSamplePieces. After FindTopsKernel.
+__global__ void __launch_bounds__(kPieceThreads)
+    AddMassesKernel(const __grid_constant__ SampleParams p) {
+  if (p.draws[BlockX()].logits_row < 0) return;
+  RowPiece(p).AddMasses(*reinterpret_cast<PieceShared*>(SharedMemory()));
+}
+
 struct RowSampler {
   const SampleParams& p;
-  const SampleRow row;
-  const float* logits;
+  const SampleRow& row;
+  const DrawLogits logits;
+  const SampleScratch& scratch;
   SampleShared& shared;
-  float max = 0;
+  float max = 0;  // of the tokens that are not barred
   // The kept candidates: buckets [0, whole), and, if `partial`, the members of bucket `whole` whose
   // key is at most `cutoff` and that lie at most `limit` steps below the maximum.
   int whole = kBuckets;
@@ -79,82 +281,31 @@ struct RowSampler {
   uint64_t cutoff = ~uint64_t{0};
   double limit = kBuckets;
   int listed_bucket = -1;
-  int barred = 0;  // of row.barred_ids; 0 while the row is read as it is
 
-  PENSTOCK_DEVICE float Logit(uint32_t id) const {
-    for (int i = 0; i < barred; ++i) {
-      if (row.barred_ids[i] == id) return -INFINITY;
-    }
-    const float x = logits[id];
-    return x > 3.402823466e38f ? 3.402823466e38f : x;
-  }
-  PENSTOCK_DEVICE double Steps(float logit, double steepness) const {
-    const double steps =
-        Multiply(Add(static_cast<double>(max), -static_cast<double>(logit)), steepness);
-    return steps < kBuckets ? steps : kBuckets;
-  }
-
-  PENSTOCK_DEVICE void FindMax() {
-    float top = -INFINITY;
-    for (int i = ThreadX(); i < p.vocabulary; i += kSampleThreads) {
-      const float x = Logit(i);
-      top = x > top ? x : top;
-    }
-    PENSTOCK_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) top = fmaxf(top, ShuffleXor(top, mask));
-    SyncBlock();  // all threads have read what an earlier call left
-    if (ThreadX() % 32 == 0) shared.partial[ThreadX() / 32] = top;
-    SyncBlock();
-    for (int w = 0; w < kSampleThreads / 32; ++w) top = fmaxf(top, shared.partial[w]);
-    max = top;
-  }
+  PENSTOCK_DEVICE double Steps(float logit) const { return StepsBelow(max, logit, row.steepness); }
 
   // Returns the lowest id with the maximal logit.
-  PENSTOCK_DEVICE uint32_t Greedy() {
-    if (ThreadX() == 0) shared.first = ~0u;
-    SyncBlock();
-    for (int i = ThreadX(); i < p.vocabulary; i += kSampleThreads) {
-      if (Logit(i) == max) AtomicMin(&shared.first, static_cast<uint32_t>(i));
-    }
-    SyncBlock();
-    return shared.first;
+  PENSTOCK_DEVICE uint32_t Greedy() const {
+    Top top;
+    for (int i = 0; i < kSamplePieces; ++i) top.Take(scratch.top[i], scratch.first[i]);
+    return top.first;
   }
 
-  PENSTOCK_DEVICE uint64_t TotalMass(double steepness) {
+  PENSTOCK_DEVICE uint64_t TotalMass() const {
     uint64_t sum = 0;
-    for (int i = ThreadX(); i < p.vocabulary; i += kSampleThreads) {
-      sum += MassOfSteps(Steps(Logit(i), steepness));
-    }
-    return BlockSum(sum);
+    for (int i = 0; i < kSamplePieces; ++i) sum += scratch.mass[i];
+    return sum;
   }
 
-  PENSTOCK_DEVICE uint64_t BlockSum(uint64_t sum) {
-    if (ThreadX() == 0) shared.total = 0;
-    SyncBlock();
-    PENSTOCK_UNROLL
-    for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor64(sum, mask);
-    if (ThreadX() % 32 == 0) AtomicAdd(&shared.total, sum);
-    SyncBlock();
-    const uint64_t total = shared.total;
-    SyncBlock();
-    return total;
-  }
-
-  PENSTOCK_DEVICE void FillHistogram() {
+  PENSTOCK_DEVICE void TakeHistogram() {
     for (int i = ThreadX(); i < kBuckets; i += kSampleThreads) {
-      shared.mass[i] = 0;
-      shared.count[i] = 0;
-    }
-    SyncBlock();
-    for (int i = ThreadX(); i < p.vocabulary; i += kSampleThreads) {
-      const double steps = Steps(Logit(i), row.steepness);
-      if (!(steps < kBuckets)) continue;
-      const int bucket = static_cast<int>(steps);
-      AtomicAdd(&shared.mass[bucket], MassOfSteps(steps));
-      AtomicAdd(&shared.count[bucket], 1u);
+      shared.histogram.mass[i] = scratch.histogram.mass[i];
+      shared.histogram.count[i] = scratch.histogram.count[i];
     }
     SyncBlock();
   }
+
+  PENSTOCK_DEVICE uint64_t BlockSum(uint64_t sum) { return AddInBlock(sum, shared.total); }
 
   // Returns the index of the first of `size` weights at which the running sum reaches `target` (at
   // least 1), or `size` if it never does; `before` is the sum of the weights before it. The first
@@ -206,20 +357,19 @@ struct RowSampler {
     if (bucket == listed_bucket) {
       for (uint32_t i = ThreadX(); i < shared.listed; i += kSampleThreads) {
         const float logit = shared.list_logit[i];
-        visit(logit, shared.list_id[i], Steps(logit, row.steepness));
+        visit(logit, shared.list_id[i], Steps(logit));
       }
       return;
     }
-    for (int i = ThreadX(); i < p.vocabulary; i += kSampleThreads) {
-      const float logit = Logit(i);
-      const double steps = Steps(logit, row.steepness);
-      if (static_cast<int>(steps) == bucket) visit(logit, static_cast<uint32_t>(i), steps);
-    }
+    logits.ForEach<kSampleThreads>(0, p.vocabulary, [&](float logit, uint32_t id) {
+      const double steps = Steps(logit);
+      if (static_cast<int>(steps) == bucket && !logits.IsBarred(id)) visit(logit, id, steps);
+    });
   }
 
   // Copies the members of a small bucket to shared memory.
   PENSTOCK_DEVICE void List(int bucket) {
-    if (bucket == listed_bucket || shared.count[bucket] > kListMax) return;
+    if (bucket == listed_bucket || shared.histogram.count[bucket] > kListMax) return;
     if (ThreadX() == 0) shared.listed = 0;
     SyncBlock();
     ForMembers(bucket, [&](float logit, uint32_t id, double) {
@@ -274,7 +424,7 @@ struct RowSampler {
 
   PENSTOCK_DEVICE uint64_t WholeMass() {
     uint64_t sum = 0;
-    for (int i = ThreadX(); i < whole; i += kSampleThreads) sum += shared.mass[i];
+    for (int i = ThreadX(); i < whole; i += kSampleThreads) sum += shared.histogram.mass[i];
     return BlockSum(sum);
   }
 
@@ -288,7 +438,7 @@ struct RowSampler {
   PENSTOCK_DEVICE void KeepTopK() {
     const auto k = static_cast<uint64_t>(row.top_k);
     uint64_t before;
-    const int bucket = Find(shared.count, kBuckets, k + 1, before);
+    const int bucket = Find(shared.histogram.count, kBuckets, k + 1, before);
     if (bucket == kBuckets) return;
     if (before == k) {
       whole = bucket;
@@ -309,7 +459,7 @@ struct RowSampler {
     if (left < 1) left = 1;
     uint64_t before = 0;
     int bucket = whole;
-    if (whole > 0) bucket = Find(shared.mass, whole, left, before);
+    if (whole > 0) bucket = Find(shared.histogram.mass, whole, left, before);
     if (bucket == kBuckets) return;
     if (bucket < whole) CutAt(bucket);
     if (!partial) return;
@@ -330,7 +480,7 @@ struct RowSampler {
     const uint64_t target = MultiplyHigh(row.random, WholeMass() + PartialMass()) + 1;
     uint64_t before = 0;
     int bucket = whole;
-    if (whole > 0) bucket = Find(shared.mass, whole, target, before);
+    if (whole > 0) bucket = Find(shared.histogram.mass, whole, target, before);
     const uint64_t id = Select(
         bucket, 3, target - before, [](float, uint32_t member) { return uint64_t{member}; },
         [](double steps) { return MassOfSteps(steps); });
@@ -338,34 +488,35 @@ struct RowSampler {
   }
 };
 
-// Grid: draws.
+// Grid: draws. After AddMassesKernel.
 __global__ void __launch_bounds__(kSampleThreads)
-    SampleKernel(const __grid_constant__ SampleParams p) {
+    PickKernel(const __grid_constant__ SampleParams p) {
   auto& shared = *reinterpret_cast<SampleShared*>(SharedMemory());
-  const SampleRow row = p.draws[BlockX()];
+  const SampleRow& row = p.draws[BlockX()];
   if (row.logits_row < 0) return;
+  const DrawLogits logits(p, row);
+  const SampleScratch& scratch = static_cast<const SampleScratch*>(p.scratch)[BlockX()];
   RowSampler sampler{.p = p,
                      .row = row,
-                     .logits = p.logits + static_cast<int64_t>(row.logits_row) * p.vocabulary,
-                     .shared = shared};
-  sampler.FindMax();
-  SampledRow result{.id = 0, .logit = 0, .max = sampler.max, .total_mass = 0};
-  if (sampler.max > -INFINITY) {
-    result.total_mass = sampler.TotalMass(kOctaveSteps * 1.44269504088896340736);
-    sampler.barred = row.barred;
-    if (row.barred > 0) sampler.FindMax();
-    if (sampler.max == -INFINITY) {
-      result.id = 0;
-    } else if (sampler.row.steepness == 0) {
-      result.id = sampler.Greedy();
-    } else {
-      sampler.FillHistogram();
-      if (sampler.row.top_k > 0) sampler.KeepTopK();
-      if (sampler.row.top_p >= 0) sampler.KeepTopP();
-      if (sampler.row.min_p_steps >= 0) sampler.KeepMinP();
-      result.id = sampler.Pick();
+                     .logits = logits,
+                     .scratch = scratch,
+                     .shared = shared,
+                     .max = RowPiece::MaxOf(scratch.top)};
+  SampledRow result{
+      .id = 0, .logit = 0, .max = RowPiece::MaxOf(scratch.max), .total_mass = sampler.TotalMass()};
+  if (result.max > -INFINITY) {
+    if (sampler.max > -INFINITY) {
+      if (row.steepness == 0) {
+        result.id = sampler.Greedy();
+      } else {
+        sampler.TakeHistogram();
+        if (row.top_k > 0) sampler.KeepTopK();
+        if (row.top_p >= 0) sampler.KeepTopP();
+        if (row.min_p_steps >= 0) sampler.KeepMinP();
+        result.id = sampler.Pick();
+      }
     }
-    result.logit = sampler.Logit(result.id);
+    result.logit = logits.Allowed(result.id);
   }
   if (ThreadX() == 0) p.sampled[BlockX()] = result;
 }

@@ -88,11 +88,12 @@ class EndToEnd:
         with urllib.request.urlopen(request, timeout=PATIENCE_S) as response:
             return json.load(response)["choices"][0]["token_ids"]
 
-    def bench(self, requests, concurrency, prompt, output):
+    def bench(self, requests, concurrency, prompt, output, temperature=0):
         """Closed-loop load of random prompts, all of which are answered."""
         self.seed += 1
         result = self.cli("bench", "serve", "--endpoint", f"http://{self.router.http()}", "--token-ids", "97:122", "--json", "--requests", requests,
-                          "--concurrency", concurrency, "--prompt-tokens", prompt, "--output-tokens", output, "--seed", self.seed)
+                          "--concurrency", concurrency, "--prompt-tokens", prompt, "--output-tokens", output, "--seed", self.seed,
+                          "--temperature", temperature)
         if result.returncode != 0:
             raise AssertionError(f"penstock bench serve: {result.stderr}")
         found = json.loads(result.stdout)
@@ -107,12 +108,13 @@ class EndToEnd:
 
     def decode(self):
         """Answers behind short prompts: the decode worker has the GPU nearly for itself."""
-        def measured(streams):
+        def measured(streams, temperature):
             before = steps(self.servers[1])
-            load = self.bench(requests=streams, concurrency=streams, prompt=16, output=self.run["decode"]["output"])
+            load = self.bench(requests=streams, concurrency=streams, prompt=16, output=self.run["decode"]["output"], temperature=temperature)
             count, seconds = (after - earlier for after, earlier in zip(steps(self.servers[1]), before, strict=True))
-            return {"streams": streams, "tpot_ms": load["median_tpot_ms"], "step_ms": seconds / count * 1e3, "tokens_per_s": load["output_throughput"]}
-        return [measured(streams) for streams in self.run["decode"]["streams"]]
+            return {"streams": streams, "temperature": temperature, "tpot_ms": load["median_tpot_ms"], "step_ms": seconds / count * 1e3,
+                    "tokens_per_s": load["output_throughput"]}
+        return [measured(streams, temperature) for temperature in (0, 1) for streams in self.run["decode"]["streams"]]
 
     def prefill(self):
         """Prompts with answers of one token, whose KV stays with the prefill worker: alone, and four at a time."""
@@ -166,7 +168,7 @@ def table(found):
     yield "under load: TTFT median, p99", f"{load['median_ttft_ms']:.1f} ms, {load['p99_ttft_ms']:.1f} ms"
     yield "under load: TPOT median, p99", f"{load['median_tpot_ms']:.2f} ms, {load['p99_tpot_ms']:.2f} ms"
     for row in found["decode"]:
-        yield (f"{row['streams']} streams behind short prompts",
+        yield (f"{row['streams']} streams, short prompts, temperature {row['temperature']}",
                f"TPOT {row['tpot_ms']:.2f} ms, step {row['step_ms']:.2f} ms, {row['tokens_per_s']:.0f} tokens/s")
     yield "prompts alone: TTFT; four at a time", f"{found['prefill']['ttft_ms']:.1f} ms; {found['prefill']['tokens_per_s']:.0f} tokens/s"
     yield "stages of a request", ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["stages"].items())

@@ -237,11 +237,13 @@ void MeasureDraws(const char* name, const SampleRow& draw, int rows, double ceil
   }
   const DeviceArray<SampleRow> draws(all);
   const DeviceArray<SampledRow> sampled(all.size());
+  const DeviceArray<std::byte> scratch(SampleScratchBytes(rows));
   const double us = MedianUs([&] {
     Sample({.logits = logits.data(),
             .vocabulary = kVocabulary,
             .draws = draws.data(),
-            .sampled = sampled.data()},
+            .sampled = sampled.data(),
+            .scratch = scratch.data()},
            rows, nullptr);
   });
   report.measurements.push_back({.name = "draw " + std::to_string(rows) + ", " + name,

@@ -63,6 +63,7 @@ class StepBench {
         slots_(Slots()),
         draws_(Draws()),
         sampled_(std::vector<SampledRow>(shape.sequences)),
+        draw_scratch_(SampleScratchBytes(shape.sequences)),
         residual_(size_t{1} * shape.sequences * shape.hidden),
         norm_(std::vector<float>(shape.hidden, 0.01f)),
         product_(size_t{8} * shape.sequences * shape.widest()),
@@ -89,7 +90,8 @@ class StepBench {
     Sample({.logits = product_.data(),
             .vocabulary = s_.vocabulary,
             .draws = draws_.data(),
-            .sampled = sampled_.data()},
+            .sampled = sampled_.data(),
+            .scratch = draw_scratch_.data()},
            s_.sequences, stream);
   }
 
@@ -186,6 +188,7 @@ class StepBench {
   DeviceArray<int64_t> slots_;
   DeviceArray<SampleRow> draws_;
   DeviceArray<SampledRow> sampled_;
+  DeviceArray<std::byte> draw_scratch_;
   DeviceArray<float> residual_, norm_, product_, angles_, shares_;
   DeviceArray<Bf16> input_, queries_;
 };
