@@ -9,8 +9,8 @@ namespace penstock {
 int64_t PrefillJob::Blocks(const KvLayout& layout, int32_t chunk_tokens) const {
   const auto all = static_cast<int64_t>(tokens.size());
   if (!eviction) return layout.BlocksAtOnce(all, chunk_tokens);
-  const int64_t held = eviction->HeldMax(static_cast<uint32_t>(prompt_tokens),
-                                         static_cast<uint32_t>(tokens.size()));
+  const int64_t held =
+      eviction->HeldMax(static_cast<uint32_t>(prompt_tokens), static_cast<uint32_t>(tokens.size()));
   return layout.BlocksFor(static_cast<int64_t>(prompt_tokens)) + layout.BlocksFor(held);
 }
 

@@ -14,8 +14,8 @@ PromptEviction::PromptEviction(const KvEviction& eviction, size_t prompt_tokens)
 }
 
 int32_t PromptEviction::EvictedAt(int32_t tokens) const {
-  return static_cast<int32_t>(eviction_.EvictedAt(static_cast<uint32_t>(prompt_tokens_),
-                                                  static_cast<uint32_t>(tokens)));
+  return static_cast<int32_t>(
+      eviction_.EvictedAt(static_cast<uint32_t>(prompt_tokens_), static_cast<uint32_t>(tokens)));
 }
 
 bool PromptEviction::CompactsAt(int32_t end) const {

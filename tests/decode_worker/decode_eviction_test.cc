@@ -116,6 +116,30 @@ TEST_F(DecodeEvictionTest, PreemptedSessionsGoOnExactly) {
   EXPECT_EQ(engine_->decode_evicted_tokens(), dropped);
 }
 
+// A move sends what the schedule says of the request's tokens. Behind a compaction there is no KV
+// of fewer tokens any more.
+TEST_F(DecodeEvictionTest, NoMoveStartsBeforeTheLastCompaction) {
+  DecodeJob job;
+  job.tokens.assign(100, 7);
+  job.prompt_tokens = 40;
+  job.eviction = kEviction;
+  job.evicted = 32;
+  const std::shared_ptr<DecodeSession> session = MakeSession(job);
+  DecodeSequence sequence = MakeSequence(session, job, 0, 16);
+  sequence.last_token = 7;
+  EXPECT_EQ(sequence.position(), 100);
+  const auto check = [&](size_t tokens) {
+    FreezeRequest request;
+    request.tokens.assign(tokens, 7);
+    request.last_token = 7;
+    return sequence.CheckFreeze(request, kHashLayout);
+  };
+  EXPECT_TRUE(check(100).ok()) << check(100);
+  EXPECT_TRUE(check(96).ok()) << check(96);
+  EXPECT_TRUE(absl::IsFailedPrecondition(check(95)));
+  EXPECT_NE(check(95).message().find("has been compacted since"), std::string::npos) << check(95);
+}
+
 // Nothing of it is in a cache, not even its prompt: a compaction writes into those pages.
 TEST_F(DecodeEvictionTest, NoCacheGetsAnyOfIt) {
   Make(100, 0);

@@ -197,7 +197,8 @@ class HashRunner final : public ModelRunner, public MtpLayer {
     return errs_at > 0 && last % errs_at == 0 ? (next + 1) % kHashVocab : next;
   }
 
-  // The hash of every slot before the one at `position` that it sees, so that each of them must be right.
+  // The hash of every slot before the one at `position` that it sees, so that each of them must be
+  // right.
   uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) const {
     uint64_t all = 0;
     for (int32_t i = FirstSeenSlot(position, window); i < position; ++i) {

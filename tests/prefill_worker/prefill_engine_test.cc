@@ -276,11 +276,10 @@ TEST_F(PrefillEngineTest, AnAnswerIsCompactedWhereItWas) {
   ASSERT_TRUE(first.ok()) << first.status();
   EXPECT_EQ(first->evicted_tokens(), 16u);
   while (engine_->prompts() > 0) std::this_thread::yield();
-  EXPECT_EQ(runner_.steps_, (std::vector<FakeRunner::Seen>{{0, 40, 0, 5},
-                                                           {40, 40, 0, 5},
-                                                           {80, 32, 16, 6},
-                                                           {112, 32, 48, 6},
-                                                           {144, 11, 80, 6}}));
+  EXPECT_EQ(
+      runner_.steps_,
+      (std::vector<FakeRunner::Seen>{
+          {0, 40, 0, 5}, {40, 40, 0, 5}, {80, 32, 16, 6}, {112, 32, 48, 6}, {144, 11, 80, 6}}));
   EXPECT_EQ(cache_->CountLeading(all), kPrompt / 16);
   EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
 }

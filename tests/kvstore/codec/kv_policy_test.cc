@@ -113,8 +113,9 @@ TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
   }
   for (const char* wrong : {"snapkv:64+16", "h2o:64+16", "tova:64+15", "tova:64+", "tova:64+016",
                             "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
-    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()),
-                HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to 1048576"))
+    EXPECT_THAT(
+        Message(ParseKvPolicy(wrong).status()),
+        HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to 1048576"))
         << wrong;
     EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
   }
