@@ -212,7 +212,7 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
-                         testing::Combine(testing::Values("streaming:64+40", "tova:64+16",
+                         testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
                                                           "keydiff:72+100"),
                                           testing::Values(SIGKILL, SIGTERM)),
                          [](const auto& test) {
