@@ -95,6 +95,8 @@ class DecodeRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_sequences_moved(state->sequences_moved() + service_.moved());
+    state->set_decode_evicted_tokens(static_cast<uint64_t>(engine_.decode_evicted_tokens()));
+    state->set_compactions(static_cast<uint64_t>(engine_.compactions()));
     state->set_selected_tokens(static_cast<uint64_t>(engine_.selected_tokens()));
     state->set_selectable_tokens(static_cast<uint64_t>(engine_.selectable_tokens()));
     state->set_draft_model_tokens(static_cast<uint64_t>(engine_.drafted(Drafter::kModel)));

@@ -113,13 +113,25 @@ class DecodeSessionCall final : public StreamedSession,
                                                      static_cast<int32_t>(request.prompt_tokens()));
     job_.beams = BeamRulesOf(request.sampling(), job_.stop);
     ASSIGN_OR_RETURN(job_.sampling, ToSamplingParams(request.sampling(), backend.limits.vocab));
-    ASSIGN_OR_RETURN(const std::optional<KvEviction> eviction,
-                     backend.evictions.Take(request.kv_policy(), request.prompt_tokens()));
-    if (eviction) job_.evicted = static_cast<int32_t>(eviction->Evicted(request.prompt_tokens()));
+    const auto tokens = static_cast<uint32_t>(request.tokens_size());
+    // The last step computes the last token but one.
+    const auto before_last =
+        request.prompt_tokens() + static_cast<uint32_t>(std::max(job_.stop.tokens_max - 2, 0));
+    ASSIGN_OR_RETURN(job_.eviction,
+                     backend.evictions.Take(request.kv_policy(), request.prompt_tokens(),
+                                            std::max(tokens, before_last)));
+    const std::optional<KvEviction>& eviction = job_.eviction;
+    if (eviction) {
+      job_.evicted = static_cast<int32_t>(eviction->EvictedAt(request.prompt_tokens(), tokens));
+    }
     if (eviction && request.prefill()) {
       return InvalidArgument(
-          "kv_policy is {}, and decode workers do not evict; prefill must be false",
+          "kv_policy is {}, and decode workers do not evict prompts; prefill must be false",
           request.kv_policy());
+    }
+    if (eviction && eviction->slack_tokens > 0 && job_.beams) {
+      return InvalidArgument("kv_policy is {}, which cannot be combined with a beam search",
+                             request.kv_policy());
     }
     const int32_t block_tokens = backend.admission.layout.block_tokens;
     ASSIGN_OR_RETURN(const std::optional<KvSelection> selection,
@@ -132,6 +144,7 @@ class DecodeSessionCall final : public StreamedSession,
                {.tokens = request.tokens_size() - job_.evicted,
                 .more = job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                 .choices = choices,
+                .limit = eviction && eviction->slack_tokens > 0 ? eviction->limit() : 0,
                 .step_tokens = backend.admission.step_tokens,
                 .chunk_tokens = request.prefill() ? backend.admission.chunk_tokens : 0});
     if (eviction) need.held_max = 0;

@@ -58,7 +58,7 @@ class MoveCall final : public EventStream<v1::PrefillEvent>, public FreezeSink {
     freeze.prompt = backend_.cache.NameBlocks(request.cache_salt(), freeze.tokens,
                                               ProvenanceOf(request.kv_policy()));
     const auto tokens = static_cast<uint32_t>(request.tokens_size());
-    tokens_ = tokens - EvictedTokens(request.kv_policy(), request.prompt_tokens());
+    tokens_ = tokens - EvictedTokens(request.kv_policy(), request.prompt_tokens(), tokens);
     last_token_.set_choice(request.choice());
     last_token_.set_position(tokens - request.prompt_tokens());
     last_token_.set_token(request.last_token());

@@ -108,13 +108,13 @@ void PrefillEngine::Accept(PrefillJob job) {
   if (job.eviction) {
     eviction = std::make_unique<PromptEviction>(*job.eviction, job.prompt_tokens);
   }
-  scheduler_.Add({.id = id,
-                  .tokens = static_cast<int32_t>(job.tokens.size()),
-                  .arrival = job.arrival,
-                  .deadline = job.deadline,
-                  .scored = job.score_top.has_value(),
-                  .cut = eviction == nullptr ? 0 : eviction->prompt_tokens(),
-                  .whole = eviction == nullptr ? 0 : eviction->observed()});
+  PrefillScheduler::Prompt scheduled{.id = id,
+                                     .tokens = static_cast<int32_t>(job.tokens.size()),
+                                     .arrival = job.arrival,
+                                     .deadline = job.deadline,
+                                     .scored = job.score_top.has_value()};
+  if (eviction != nullptr) SetCuts(job, *eviction, scheduled);
+  scheduler_.Add(scheduled);
   Prompt& prompt = prompts_
                        .emplace(id, Prompt{.job = std::move(job),
                                            .blocks = {},
@@ -233,6 +233,7 @@ bool PrefillEngine::Step() {
       continue;
     }
     CacheFullBlocks(chunk);
+    Compact(chunk);
     if (!EndsPrompt(chunk)) {
       PassWindow(chunk);
       continue;
@@ -308,7 +309,7 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
         SequenceStep{.tokens = std::span(prompt.job.tokens).subspan(begin, tokens),
                      .position = begin,
                      .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
-                     .evicted = behind ? eviction->evicted() : 0,
+                     .evicted = behind ? eviction->EvictedAt(begin) : 0,
                      .selection = selection,
                      .fills_mtp = fills_mtp_ && !behind,
                      .before = prompt.mtp_hidden});

@@ -100,6 +100,10 @@ class PrefillEngine {
   bool EndsPrompt(const PrefillChunk& chunk) const;
   // Evictions (prefill_evictions.cc). True if the prompt's eviction needs the chunk's queries.
   bool Observes(const PrefillChunk& chunk) const;
+  static void SetCuts(const PrefillJob& job, const PromptEviction& eviction,
+                      PrefillScheduler::Prompt& scheduled);
+  static bool Compacts(const Prompt& prompt);
+  void Compact(const PrefillChunk& chunk);
   void ObserveLayer(std::span<const PrefillChunk> chunks, int32_t layer,
                     View<const float, 2> queries);
   void SendEvicted(const PrefillChunk& chunk, int32_t first_layer, int32_t last_layer);

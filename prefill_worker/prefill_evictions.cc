@@ -6,6 +6,16 @@
 
 namespace penstock {
 
+void PrefillEngine::SetCuts(const PrefillJob& job, const PromptEviction& eviction,
+                            PrefillScheduler::Prompt& scheduled) {
+  scheduled.cut = eviction.prompt_tokens();
+  scheduled.whole = eviction.observed();
+  if (job.eviction->slack_tokens == 0) return;
+  const auto prompt = static_cast<uint32_t>(job.prompt_tokens);
+  scheduled.next_cut = static_cast<int32_t>(job.eviction->NextCompaction(prompt, prompt));
+  scheduled.cut_tokens = static_cast<int32_t>(job.eviction->slack_tokens);
+}
+
 bool PrefillEngine::Observes(const PrefillChunk& chunk) const {
   const PromptEviction* eviction = prompts_.at(chunk.prompt).eviction.get();
   return eviction != nullptr && eviction->Observes(chunk.begin + chunk.tokens);
@@ -28,13 +38,38 @@ void PrefillEngine::ObserveLayer(std::span<const PrefillChunk> chunks, int32_t l
   }
 }
 
+// True if the answer so far is compacted: no slot is final before the last token.
+bool PrefillEngine::Compacts(const Prompt& prompt) {
+  const PromptEviction& eviction = *prompt.eviction;
+  return eviction.EvictedAt(static_cast<int32_t>(prompt.job.tokens.size())) > eviction.evicted();
+}
+
+// Compacts the sequence where its schedule says so. Behind the last token, sends what is left.
+void PrefillEngine::Compact(const PrefillChunk& chunk) {
+  Prompt& prompt = prompts_.at(chunk.prompt);
+  if (prompt.eviction == nullptr) return;
+  PromptEviction& eviction = *prompt.eviction;
+  const int32_t end = chunk.begin + chunk.tokens;
+  if (eviction.CompactsAt(end)) eviction.Compact(*attention_, pool_.view(), end);
+  if (!EndsPrompt(chunk) || !Compacts(prompt)) return;
+  const KvLayout& layout = pool_.view().layout;
+  const int32_t held = end - eviction.EvictedAt(end);
+  sender_.SendLayers(
+      prompt.job.key,
+      {.first_layer = 0,
+       .last_layer = layout.layers,
+       .first_token = 0,
+       .last_token = static_cast<uint32_t>(held),
+       .blocks = eviction.blocks().first(static_cast<size_t>(layout.BlocksFor(held)))});
+}
+
 // Sends what an eviction left, and what was computed behind it.
 void PrefillEngine::SendEvicted(const PrefillChunk& chunk, int32_t first_layer,
                                 int32_t last_layer) {
   const Prompt& prompt = prompts_.at(chunk.prompt);
   const PromptEviction& eviction = *prompt.eviction;
   const int32_t end = chunk.begin + chunk.tokens;
-  if (end < eviction.prompt_tokens()) return;
+  if (end < eviction.prompt_tokens() || Compacts(prompt)) return;
   const bool first = end == eviction.prompt_tokens();
   sender_.SendLayers(
       prompt.job.key,

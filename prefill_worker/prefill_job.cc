@@ -9,8 +9,9 @@ namespace penstock {
 int64_t PrefillJob::Blocks(const KvLayout& layout, int32_t chunk_tokens) const {
   const auto all = static_cast<int64_t>(tokens.size());
   if (!eviction) return layout.BlocksAtOnce(all, chunk_tokens);
-  const auto whole = static_cast<int64_t>(prompt_tokens);
-  return layout.BlocksFor(whole) + layout.BlocksFor(all - whole + eviction->keep_tokens);
+  const int64_t held =
+      eviction->HeldMax(static_cast<uint32_t>(prompt_tokens), static_cast<uint32_t>(tokens.size()));
+  return layout.BlocksFor(static_cast<int64_t>(prompt_tokens)) + layout.BlocksFor(held);
 }
 
 bool PrefillJob::Exchanges(const KvLayout& layout, int32_t chunk_tokens) const {

@@ -49,7 +49,7 @@ struct PrefillJob {
   // then.
   std::optional<uint32_t> score_top{};
   bool hidden_state = false;             // report that of the last token
-  std::optional<KvEviction> eviction{};  // of a prompt that has more tokens than it keeps
+  std::optional<KvEviction> eviction{};  // that drops some of `tokens`
   PageSelection selection{};             // of the tokens behind the prompt
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();

@@ -1,6 +1,7 @@
 #include "prefill_worker/prefill_scheduler.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace penstock {
 namespace {
@@ -10,6 +11,13 @@ namespace {
 // shorter mean TTFT, and more requests within their SLO, than 1 (and a longer 99th percentile).
 constexpr Duration kPatience = std::chrono::seconds(30);
 constexpr int kLengthFactor = 2;
+
+// The tokens behind the first `done` ones up to the next cut behind PrefillScheduler::Prompt::cut.
+int32_t TokensToCut(const PrefillScheduler::Prompt& prompt, int32_t done) {
+  if (prompt.cut_tokens == 0) return std::numeric_limits<int32_t>::max();
+  if (done < prompt.next_cut) return prompt.next_cut - done;
+  return prompt.cut_tokens - (done - prompt.next_cut) % prompt.cut_tokens;
+}
 
 }  // namespace
 
@@ -31,7 +39,7 @@ int32_t PrefillScheduler::ChunkTokens(const Waiting& waiting, int32_t tokens_max
   const Prompt& prompt = waiting.prompt;
   const int32_t tokens = std::min(tokens_max, prompt.tokens - waiting.done);
   const int32_t left = prompt.cut - waiting.done;
-  if (left <= 0) return tokens;
+  if (left <= 0) return std::min(tokens, TokensToCut(prompt, waiting.done));
   if (tokens >= left) return left;
   return std::min(tokens, std::max(0, left - prompt.whole));
 }

@@ -32,6 +32,9 @@ class PrefillScheduler {
     // 0: chunks end anywhere.
     int32_t cut = 0;
     int32_t whole = 0;
+    // Further chunks end behind `next_cut` tokens, and behind every `cut_tokens` more; 0: anywhere.
+    int32_t next_cut = 0;
+    int32_t cut_tokens = 0;
   };
 
   // The limit of tokens of scored prompts in one step: each has logits for the whole vocabulary.

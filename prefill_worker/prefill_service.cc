@@ -116,7 +116,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
       }
     }
     ASSIGN_OR_RETURN(job.eviction,
-                     backend_.evictions.Take(request.kv_policy(), request.prompt_tokens()));
+                     backend_.evictions.Take(request.kv_policy(), request.prompt_tokens(),
+                                             static_cast<uint32_t>(request.tokens_size())));
     if (job.eviction && (job.score_top || job.hidden_state)) {
       return InvalidArgument(
           "kv_policy is {}, which cannot be combined with scoring or hidden_state",
@@ -218,7 +219,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     absl::Status started = backend_.sender.Start(
         {.key = key_,
          .tokens = static_cast<uint32_t>(job.tokens.size()) -
-                   EvictedTokens(request.kv_policy(), request.prompt_tokens()),
+                   EvictedTokens(request.kv_policy(), request.prompt_tokens(),
+                                 static_cast<uint32_t>(job.tokens.size())),
          .prompt_id = std::string(whole.bytes.begin(), whole.bytes.end()),
          .lossy = std::move(lossy),
          .channel = channel,

@@ -5,50 +5,21 @@
 #include "base/check.h"
 
 namespace penstock {
-namespace {
-
-// SnapKV's window of queries, as its authors set it for long prompts, and their pooling by maxima.
-// They pool over 7 tokens; a query attends to the first token of what it repeats, so a number of
-// five tokens then loses its end. In `penstock eval kv` recall over 1,024 tokens with 128 kept is
-// 0.15 with 7 and 0.98 with 9.
-constexpr int32_t kSnapKvWindow = 32;
-constexpr int64_t kSnapKvPool = 9;
-// The first tokens take much of every token's attention, whatever they say (StreamingLLM).
-constexpr int64_t kSinkTokens = 4;
-
-static_assert(kSnapKvWindow <= kKeepTokensMin && kSinkTokens <= kKeepTokensMin);
-static_assert(kSnapKvWindow == kObservedTokensMax);
-
-}  // namespace
-
-EvictionRule RuleOf(const KvEviction& eviction) {
-  const int64_t keep = eviction.keep_tokens;
-  switch (eviction.method) {
-    case KvEvictionMethod::kSnapKv:
-      return {.scoring = KeyScoring::kAttention,
-              .keep = {.keep = keep, .last = kSnapKvWindow, .pool = kSnapKvPool},
-              .observed = kSnapKvWindow};
-    case KvEvictionMethod::kH2o:  // half of the budget for the recent tokens, as its authors do
-      return {
-          .scoring = KeyScoring::kGiven, .keep = {.keep = keep, .last = keep / 2}, .sums = true};
-    case KvEvictionMethod::kTova:
-      return {.scoring = KeyScoring::kLayerAttention, .keep = {.keep = keep, .last = 1}};
-    case KvEvictionMethod::kKeyDiff:
-      return {.scoring = KeyScoring::kKeyDifference, .keep = {.keep = keep}};
-    case KvEvictionMethod::kKeyNorm:
-      return {.scoring = KeyScoring::kKeyNorm, .keep = {.keep = keep}};
-    case KvEvictionMethod::kStreaming:
-      return {.scoring = KeyScoring::kNone,
-              .keep = {.keep = keep, .first = kSinkTokens, .last = keep - kSinkTokens}};
-    case KvEvictionMethod::kRandom:
-      return {.scoring = KeyScoring::kRandom, .keep = {.keep = keep}};
-  }
-  return {};
-}
 
 PromptEviction::PromptEviction(const KvEviction& eviction, size_t prompt_tokens)
-    : prompt_tokens_(static_cast<int32_t>(prompt_tokens)), rule_(RuleOf(eviction)) {
-  PENSTOCK_CHECK_GT(prompt_tokens_, rule_.keep.keep);
+    : eviction_(eviction),
+      prompt_tokens_(static_cast<int32_t>(prompt_tokens)),
+      rule_(RuleOf(eviction)) {
+  PENSTOCK_CHECK(evicted() > 0 || eviction.slack_tokens > 0);
+}
+
+int32_t PromptEviction::EvictedAt(int32_t tokens) const {
+  return static_cast<int32_t>(
+      eviction_.EvictedAt(static_cast<uint32_t>(prompt_tokens_), static_cast<uint32_t>(tokens)));
+}
+
+bool PromptEviction::CompactsAt(int32_t end) const {
+  return end > prompt_tokens_ && EvictedAt(end) > EvictedAt(end - 1);
 }
 
 void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
@@ -57,16 +28,30 @@ void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
 }
 
 bool PromptEviction::Observes(int32_t end) const {
+  if (CompactsAt(end)) return LastQueries::Needed(eviction_);
   return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
 }
 
 void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
                              const ObservedLayer& chunk) {
-  PENSTOCK_CHECK_LE(chunk.end, prompt_tokens_);
+  if (chunk.end > prompt_tokens_) {
+    const View<const float, 2>& all = chunk.queries;
+    return queries_.Take(chunk.layer, all.row(all.dim(0) - 1), all.dim(1));
+  }
   const KeyScoresArgs keys = Scores(attention, kv, chunk);
   if (rule_.sums) AddAttention(attention.exec, keys);
   if (chunk.end < prompt_tokens_) return;
   EvictLayer(attention.exec, {.keys = keys, .rule = rule_.keep, .to = chunk.kept});
+}
+
+void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& kv, int32_t end) {
+  CompactKv(attention, kv,
+            {.eviction = eviction_,
+             .evicted = EvictedAt(end - 1),
+             .from = table_,
+             .to = table_,
+             .queries = queries_});
+  queries_.Clear();
 }
 
 KeyScoresArgs PromptEviction::Scores(const EvictionAttention& attention, const PagedKv& kv,

@@ -31,6 +31,7 @@ bool ChoiceFreezes::Freeze(const FreezeRequest& request) {
     request.sink->OnRefused(std::move(fits));
     return true;
   }
+  if (sequence->full()) return false;
   running_.Rest(sequence->id);
   sequence->freezes.push_back(request.freeze);
   ++sequence->session->choices_frozen;

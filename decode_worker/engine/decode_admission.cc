@@ -16,6 +16,11 @@ DecodeNeed NeedOf(const KvLayout& layout, const DecodeSpan& span) {
                   .blocks_now = blocks(std::min<int64_t>(span.more, layout.block_tokens)),
                   .blocks_max = blocks(span.more),
                   .received = span.chunk_tokens == 0 ? span.tokens : 0};
+  if (span.limit > 0 && span.tokens + span.more - 1 > span.limit) {
+    // Compactions are in place, or into blocks that a choice takes for those that it shares.
+    need.blocks_max = span.choices * layout.BlocksFor(span.limit);
+    need.blocks_now = std::min(need.blocks_now, need.blocks_max);
+  }
   if (layout.FirstBlock(span.tokens + span.more) == 0) return need;
   // The window passes some blocks. All of a session's blocks are still a bound: short answers share
   // most of theirs.

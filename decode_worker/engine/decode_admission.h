@@ -25,6 +25,7 @@ struct DecodeSpan {
   int64_t tokens = 0;
   int64_t more = 0;
   int64_t choices = 1;
+  int64_t limit = 0;        // of the tokens that each choice holds; 0: it holds all
   int64_t step_tokens = 1;  // of one choice in one step, with guesses
   // The number of `tokens` that one step computes here; 0: their KV is received.
   int64_t chunk_tokens = 0;

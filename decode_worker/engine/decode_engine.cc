@@ -28,6 +28,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
     : pool_(parts.pool),
       cache_(parts.cache),
       clock_(parts.clock),
+      attention_(parts.runner.eviction_attention()),
       options_(std::move(options)),
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       running_(options_.batch_max),
@@ -157,7 +158,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 
 // Caches the prompt's full blocks. Returns the number of its tokens that are pinned.
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
-  if (job.evicted > 0) return 0;
+  if (job.eviction) return 0;
   cache_.Insert(job.access, job.prompt, std::span(job.blocks).first(job.prompt.ids.size()));
   return cache_.Pin(job.prompt, job.pins);
 }
@@ -188,21 +189,26 @@ void DecodeEngine::CountSequences() {
 }
 
 bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
+  if (!FitLimit(sequence, more)) return false;
   if (!sequence.needs_block(pool_.view().layout.block_tokens, more)) return true;
-  BlockCredit& growth = sequence.session->growth;
-  if (growth.blocks() == 0) {
-    if (sequence.session->swap) {
-      std::optional<BlockCredit> block = cache_.Reserve(1, preemption_.GrowthAhead());
-      if (!block) return false;
-      growth.Merge(*std::move(block));
-    } else {
-      PENSTOCK_CHECK(sequence.session->exchanges > running_.BlocksHeld(*sequence.session),
-                     "a session with blocks for its longest answers needs more");
-      Exchange(*sequence.session, {});
-      if (growth.blocks() == 0) return false;
-    }
+  if (!TakeGrowth(*sequence.session, 1)) return false;
+  sequence.Append(std::move(sequence.session->growth.Take(1).front()));
+  return true;
+}
+
+bool DecodeEngine::TakeGrowth(DecodeSession& session, int64_t blocks) {
+  BlockCredit& growth = session.growth;
+  if (growth.blocks() >= blocks) return true;
+  if (!session.swap) {
+    PENSTOCK_CHECK(session.exchanges > running_.BlocksHeld(session),
+                   "a session with blocks for its longest answers needs more");
+    Exchange(session, {});
+    return growth.blocks() >= blocks;
   }
-  sequence.Append(std::move(growth.Take(1).front()));
+  std::optional<BlockCredit> more =
+      cache_.Reserve(blocks - growth.blocks(), preemption_.GrowthAhead());
+  if (!more) return false;
+  growth.Merge(*std::move(more));
   return true;
 }
 
@@ -221,7 +227,7 @@ void DecodeEngine::TellRoom(bool full) const {
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
-  if (sequence.session->evicted) return;
+  if (sequence.session->eviction) return;
   PromptBlocks all = sequence.session->prompt;
   cache_.Extend(all, sequence.tail);
   DropSelectedNames(all, sequence.session->selection, pool_.view().layout.block_tokens);
@@ -284,6 +290,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
                                             .logits = {},
                                             .on_layers_done = {},
                                             .layers_per_group = 0,
+                                            .on_queries = QueriesOf(batch, first_outputs),
                                             .guesses = rows - batch.size()});
   ++steps_;
   RETURN_IF_ERROR(status);
@@ -362,6 +369,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
   const bool finished = !tokens.empty() && tokens.back().finish() != v1::TokenOut::GOING_ON;
   TellTokens(sequence, std::move(tokens));
   if (finished) return Finish(sequence);
+  if (!sequence.full()) sequence.queries.Clear();  // The guesses behind it were wrong.
   PassWindow(sequence);
   const absl::Status failure = sequence.sampler.failure();
   if (!failure.ok()) Fail(sequence.session->key, failure);

@@ -87,6 +87,9 @@ class DecodeEngine {
   // Since the start, of tokens that selected: those that they attended to, and those before them.
   int64_t selected_tokens() const { return selected_tokens_; }
   int64_t selectable_tokens() const { return selectable_tokens_; }
+  // Since the start, of sequences that are evicted while decoding.
+  int64_t decode_evicted_tokens() const { return decode_evicted_tokens_; }
+  int64_t compactions() const { return compactions_; }
   // Tokens that were guessed and checked, and those of them that were right, since the start.
   int64_t drafted(Drafter by) const { return speculator_.checked(by); }
   int64_t accepted(Drafter by) const { return speculator_.right(by); }
@@ -121,11 +124,20 @@ class DecodeEngine {
   void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
+  bool TakeGrowth(DecodeSession& session, int64_t blocks);  // its credit then has so many blocks
   void Finish(DecodeSequence& sequence);
 
   // decode_windows.cc: models whose attention has a window.
   void PassWindow(DecodeSequence& sequence);
   void Exchange(DecodeSession& session, std::vector<BlockRef> passed);
+
+  // decode_evictions.cc: sequences that are evicted while decoding.
+  bool FitLimit(DecodeSequence& sequence, int32_t more);
+  bool Compact(DecodeSequence& sequence);
+  void KeepBlocks(DecodeSequence& sequence, size_t kept, const std::vector<bool>& shared);
+  std::vector<bool> SharedBlocks(const DecodeSequence& sequence);
+  std::function<void(int32_t, View<const float, 2>)> QueriesOf(
+      std::span<const uint64_t> batch, std::span<const size_t> first_outputs);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);
@@ -144,6 +156,7 @@ class DecodeEngine {
   BlockPool& pool_;
   KvCacheManager& cache_;
   const Clock& clock_;
+  const std::optional<EvictionAttention> attention_;  // nullopt: no sequence evicts
   const Options options_;
   // Shared with callbacks, which may come after the engine's end.
   const std::shared_ptr<Mailbox<DecodeJob>> mailbox_;
@@ -153,6 +166,8 @@ class DecodeEngine {
   std::atomic<int64_t> sessions_preempted_{0};
   std::atomic<int64_t> selected_tokens_{0};
   std::atomic<int64_t> selectable_tokens_{0};
+  std::atomic<int64_t> decode_evicted_tokens_{0};
+  std::atomic<int64_t> compactions_{0};
 
   // Used by the engine thread only, but for what its parts say of themselves.
   RunningSequences running_;

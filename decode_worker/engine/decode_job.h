@@ -10,6 +10,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/manager/kv_cache_manager.h"
 #include "kvstore/names/handoff_key.h"
+#include "kvstore/names/kv_policy.h"
 #include "model/forward/model_runner.h"
 #include "model/sampler/sampler.h"
 #include "proto/worker.pb.h"
@@ -47,8 +48,9 @@ struct DecodeJob {
   PrefixPins pins;
   CacheAccess access;
   size_t prompt_tokens = 0;
-  int32_t evicted = 0;      // tokens of the prompt without KV; `blocks` hold that of the others
-  PageSelection selection;  // of the tokens behind the prompt
+  int32_t evicted = 0;                      // tokens without KV; `blocks` hold that of the others
+  std::optional<KvEviction> eviction = {};  // of the prompt and, with slack, of the answer
+  PageSelection selection;                  // of the tokens behind the prompt
   SamplingParams sampling;
   StopRule stop;
   std::optional<BeamRules> beams = {};

@@ -71,6 +71,13 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request,
         "token {} follows the {} tokens of the request here, and the request says {}; replan", next,
         wanted, request.last_token);
   }
+  if (session->eviction &&
+      session->eviction->EvictedAt(session->prompt_tokens, static_cast<uint32_t>(wanted)) !=
+          static_cast<uint32_t>(evicted)) {
+    return FailedPrecondition(
+        "the sequence is {} tokens ahead of the request here, and has been compacted since; replan",
+        static_cast<size_t>(position()) - wanted);
+  }
   if (static_cast<size_t>(layout.FirstBlock(static_cast<int64_t>(wanted))) < passed) {
     return FailedPrecondition(
         "the sequence is {} tokens ahead of the request here, and has freed blocks that its window "
@@ -81,20 +88,22 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request,
 }
 
 std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
-  return std::make_shared<DecodeSession>(DecodeSession{.key = job.key,
-                                                       .prompt = std::move(job.prompt),
-                                                       .access = job.access,
-                                                       .sampling = std::move(job.sampling),
-                                                       .stop = std::move(job.stop),
-                                                       .growth = std::move(job.growth),
-                                                       .exchanges = job.exchanges,
-                                                       .owed = {},
-                                                       .swap = std::move(job.swap),
-                                                       .sink = std::move(job.sink),
-                                                       .evicted = job.evicted > 0,
-                                                       .selection = job.selection,
-                                                       .choices_open = 0,
-                                                       .choices_frozen = 0});
+  return std::make_shared<DecodeSession>(
+      DecodeSession{.key = job.key,
+                    .prompt = std::move(job.prompt),
+                    .access = job.access,
+                    .sampling = std::move(job.sampling),
+                    .stop = std::move(job.stop),
+                    .growth = std::move(job.growth),
+                    .exchanges = job.exchanges,
+                    .owed = {},
+                    .swap = std::move(job.swap),
+                    .sink = std::move(job.sink),
+                    .eviction = job.eviction,
+                    .prompt_tokens = static_cast<uint32_t>(job.prompt_tokens),
+                    .selection = job.selection,
+                    .choices_open = 0,
+                    .choices_frozen = 0});
 }
 
 DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const DecodeJob& job,

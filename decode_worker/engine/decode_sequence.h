@@ -9,6 +9,7 @@
 #include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/mtp_context.h"
 #include "decode_worker/speculation/sequence_draft.h"
+#include "worker/engine/kv_compaction.h"
 
 namespace penstock {
 
@@ -24,7 +25,9 @@ struct DecodeSession {
   OwedBlocks owed;
   SwapReservation swap;
   std::shared_ptr<DecodeSink> sink;
-  bool evicted = false;  // of its prompt only a part has KV: no cache gets any of it
+  // Part of its KV is dropped, or will be: no cache gets any of it.
+  std::optional<KvEviction> eviction;
+  uint32_t prompt_tokens = 0;
   PageSelection selection = {};
   // Not null: its sequences are the beams of a search, whose numbers are their choices.
   std::unique_ptr<BeamSearch> beams = nullptr;
@@ -53,7 +56,14 @@ struct DecodeSequence {
   std::unique_ptr<DraftContext> context = {};  // in the draft model; null: there is none
   std::unique_ptr<MtpContext> mtp = {};        // in the layer for MTP; null: no guesses of it
 
+  LastQueries queries = {};  // of the token before last_token, if full()
+
   int32_t position() const { return tokens_held + evicted; }  // of last_token
+  bool compacts() const { return session->eviction && session->eviction->slack_tokens > 0; }
+  // True if the sequence must be compacted before its next step.
+  bool full() const {
+    return compacts() && tokens_held == static_cast<int32_t>(session->eviction->limit());
+  }
   // The selection of a step's rows, in which all tokens behind last_token are guesses.
   PageSelection Selection() const;
   // True if the KV of `more` further tokens needs a further block.

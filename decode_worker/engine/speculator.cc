@@ -20,7 +20,7 @@ void Speculator::Begin(DecodeSequence& sequence, std::span<const uint32_t> token
                        std::span<const float> hidden) const {
   if (!on()) return;
   // The layer's positions are those of all tokens, so it cannot follow an eviction.
-  if (mtp_ != nullptr && !sequence.session->evicted) {
+  if (mtp_ != nullptr && !sequence.session->eviction) {
     sequence.mtp = std::make_unique<MtpContext>(sequence.last_token, hidden, mtp_->hidden_size(),
                                                 1 + static_cast<size_t>(options_.tokens));
   }

@@ -22,10 +22,12 @@ void CopySlot(const PagedKv& kv, int32_t head, const std::byte* from, int64_t fr
   }
 }
 
+// Slots ascend, so that a slot that is written in place is none that is still to be read.
 void CopySlots(const EvictLayerArgs& args, int32_t head, std::span<const uint32_t> slots) {
   const PagedKv& kv = args.keys.kv;
   const auto page = static_cast<size_t>(kv.layout.block_tokens);
   for (size_t i = 0; i < slots.size(); ++i) {
+    if (slots[i] == i && args.keys.blocks[i / page] == args.to[i / page]) continue;
     CopySlot(kv, head, kv.Layer(args.keys.blocks[slots[i] / page], args.keys.layer),
              static_cast<int64_t>(slots[i] % page), kv.Layer(args.to[i / page], args.keys.layer),
              static_cast<int64_t>(i % page));

@@ -10,9 +10,11 @@ namespace penstock {
 
 // One layer of a sequence of which `rule.keep` tokens stay.
 struct EvictLayerArgs {
-  KeyScoresArgs keys;            // `scores` may be empty, except for kGiven
-  KeepRule rule;                 // of every KV head
-  std::span<const uint32_t> to;  // block table of the result; shares no block with keys.blocks
+  KeyScoresArgs keys;  // `scores` may be empty, except for kGiven
+  KeepRule rule;       // of every KV head
+  // Block table of the result. A block may be that of the same index in keys.blocks, which is then
+  // written in place; otherwise it is none of keys.blocks.
+  std::span<const uint32_t> to;
 };
 
 // Copies what stays to slots 0 to rule.keep - 1 of `to`, in the order of the tokens, each KV head

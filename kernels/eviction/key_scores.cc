@@ -246,7 +246,8 @@ void ScoreHead(const KeyScoresArgs& args, int32_t kv_head) {
     case KeyScoring::kRandom: {
       const uint64_t head = Mix((static_cast<uint64_t>(args.layer) << 32) + kv_head);
       for (int64_t i = 0; i < args.tokens; ++i) {
-        scores[i] = static_cast<float>(Mix(head + static_cast<uint64_t>(i)) >> 40);
+        const uint64_t slot = static_cast<uint64_t>(args.evicted) << 32 | static_cast<uint64_t>(i);
+        scores[i] = static_cast<float>(Mix(head + slot) >> 40);
       }
       return;
     }

@@ -22,7 +22,7 @@ enum class KeyScoring : uint8_t {
   kKeyDifference,
   // Less the key's norm (Devoto et al., arXiv 2406.11430).
   kKeyNorm,
-  // A hash of layer, head and slot: what a method must be better than.
+  // A hash of layer, head, slot and `evicted`: what a method must be better than.
   kRandom,
   // Those that the caller has summed with AddAttention, of all queries so far (H2O, Zhang et al.,
   // arXiv 2306.14048).
@@ -40,6 +40,7 @@ struct KeyScoresArgs {
   int32_t layer = 0;
   std::span<const uint32_t> blocks;  // block table: it covers `tokens`
   int64_t tokens = 0;                // whose keys are in the pages, from slot 0 on
+  int64_t evicted = 0;               // earlier tokens of the sequence without keys
   // Of the last queries.dim(0) of the tokens, [rows, at least heads * head_dim], as Attention takes
   // them. Used by the two scorings of attention only. No layer with a sliding window.
   View<const float, 2> queries;

@@ -23,6 +23,17 @@ std::vector<std::string> InOrder(const std::vector<std::string>& wanted) {
   return found;
 }
 
+// A number of tokens in decimal digits; nullopt unless it is `min` to kKeepTokensMax.
+std::optional<uint32_t> ParseTokens(std::string_view digits, uint32_t min) {
+  uint32_t tokens = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
+  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '0') {
+    return std::nullopt;
+  }
+  if (tokens < min || tokens > kKeepTokensMax) return std::nullopt;
+  return tokens;
+}
+
 // A method's index in a list of names, and its TOKENS.
 struct MethodTokens {
   size_t method = 0;
@@ -36,14 +47,18 @@ std::optional<MethodTokens> ParseMethod(std::string_view text,
   if (colon == std::string_view::npos) return std::nullopt;
   const auto name = std::find(names.begin(), names.end(), text.substr(0, colon));
   if (name == names.end()) return std::nullopt;
-  const std::string_view digits = text.substr(colon + 1);
-  uint32_t tokens = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
-  if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '0') {
-    return std::nullopt;
+  const std::optional<uint32_t> tokens = ParseTokens(text.substr(colon + 1), kKeepTokensMin);
+  if (!tokens) return std::nullopt;
+  return MethodTokens{.method = static_cast<size_t>(name - names.begin()), .tokens = *tokens};
+}
+
+// The names of the methods that evict while decoding.
+std::vector<std::string> DecodingNames() {
+  std::vector<std::string> names;
+  for (const std::string& name : KvEvictionNames()) {
+    if (EvictsWhileDecoding(EvictionOf(name + ":64")->method)) names.push_back(name);
   }
-  if (tokens < kKeepTokensMin || tokens > kKeepTokensMax) return std::nullopt;
-  return MethodTokens{.method = static_cast<size_t>(name - names.begin()), .tokens = tokens};
+  return names;
 }
 
 // The names of a flag's value, between its commas.
@@ -85,11 +100,37 @@ const std::string& KvEvictionName(KvEvictionMethod method) {
   return KvEvictionNames()[static_cast<size_t>(method)];
 }
 
+bool EvictsWhileDecoding(KvEvictionMethod method) {
+  return method != KvEvictionMethod::kSnapKv && method != KvEvictionMethod::kH2o;
+}
+
 std::optional<KvEviction> EvictionOf(std::string_view policy) {
-  const auto parsed = ParseMethod(policy, KvEvictionNames());
+  const size_t plus = policy.find('+');
+  const auto parsed = ParseMethod(policy.substr(0, plus), KvEvictionNames());
   if (!parsed) return std::nullopt;
-  return KvEviction{.method = static_cast<KvEvictionMethod>(parsed->method),
-                    .keep_tokens = parsed->tokens};
+  KvEviction eviction{.method = static_cast<KvEvictionMethod>(parsed->method),
+                      .keep_tokens = parsed->tokens};
+  if (plus == std::string_view::npos) return eviction;
+  const std::optional<uint32_t> slack = ParseTokens(policy.substr(plus + 1), kSlackTokensMin);
+  if (!slack || !EvictsWhileDecoding(eviction.method)) return std::nullopt;
+  eviction.slack_tokens = *slack;
+  return eviction;
+}
+
+uint32_t KvEviction::EvictedAt(uint32_t prompt_tokens, uint32_t tokens) const {
+  const uint32_t behind_prompt = Evicted(prompt_tokens);
+  const uint32_t held = tokens - behind_prompt;  // without compactions
+  if (slack_tokens == 0 || held < limit()) return behind_prompt;
+  return behind_prompt + (held - keep_tokens) / slack_tokens * slack_tokens;
+}
+
+uint32_t KvEviction::NextCompaction(uint32_t prompt_tokens, uint32_t tokens) const {
+  return EvictedAt(prompt_tokens, tokens) + limit();
+}
+
+uint32_t KvEviction::HeldMax(uint32_t prompt_tokens, uint32_t tokens) const {
+  const uint32_t held = tokens - Evicted(prompt_tokens);
+  return slack_tokens == 0 ? held : std::min(held, limit());
 }
 
 const std::vector<std::string>& KvSelectionNames() {
@@ -122,13 +163,20 @@ bool Permits(const std::string& listed, const std::string& asked) {
   const auto selects = SelectionOf(listed), selected = SelectionOf(asked);
   if (selects && selected) return selected->tokens >= selects->tokens;
   const auto most = EvictionOf(listed), wanted = EvictionOf(asked);
-  return most && wanted && most->method == wanted->method &&
-         wanted->keep_tokens >= most->keep_tokens;
+  if (!most || !wanted || most->method != wanted->method) return false;
+  if (wanted->keep_tokens < most->keep_tokens) return false;
+  if (wanted->slack_tokens == 0) return true;
+  return most->slack_tokens > 0 && wanted->slack_tokens >= most->slack_tokens;
 }
 
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens) {
   const std::optional<KvEviction> eviction = EvictionOf(policy);
   return eviction ? eviction->Evicted(prompt_tokens) : 0;
+}
+
+uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens, uint32_t tokens) {
+  const std::optional<KvEviction> eviction = EvictionOf(policy);
+  return eviction ? eviction->EvictedAt(prompt_tokens, tokens) : 0;
 }
 
 absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text) {
@@ -145,6 +193,12 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (text.empty() || text == kExact) return std::string();
   if (text == kNearLossless || IsLossyCodec(text) || EvictionOf(text) || SelectionOf(text)) {
     return std::string(text);
+  }
+  if (ParseMethod(text.substr(0, text.find('+')), KvEvictionNames())) {
+    return InvalidArgument(
+        "KV policy \"{}\" evicts while decoding; that needs METHOD:TOKENS+SLACK with METHOD {} and "
+        "SLACK {} to {}; without +SLACK the prompt alone is evicted",
+        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax);
   }
   return InvalidArgument(
       "KV policy \"{}\" is unknown; allowed are {}, {}, {}, and METHOD:TOKENS with METHOD {}, {} "

@@ -28,7 +28,9 @@ std::string KvPolicyName(const std::string& policy);
 std::vector<std::string> LossyCodecsOf(const std::string& policy);
 
 // An eviction, "METHOD:TOKENS": at the end of prefill the KV of all but TOKENS tokens of the prompt
-// is dropped, so that the rest alone is sent, held and read.
+// is dropped, so that the rest alone is sent, held and read. "METHOD:TOKENS+SLACK" evicts while
+// decoding too: when a sequence holds the KV of TOKENS + SLACK tokens, it is compacted to TOKENS
+// before its next step.
 enum class KvEvictionMethod : uint8_t {
   kSnapKv,
   kH2o,
@@ -41,18 +43,31 @@ enum class KvEvictionMethod : uint8_t {
 
 struct KvEviction {
   KvEvictionMethod method = KvEvictionMethod::kSnapKv;
-  uint32_t keep_tokens = 0;  // kKeepTokensMin to kKeepTokensMax
+  uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
+  uint32_t slack_tokens = 0;  // kSlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
 
-  // Of a prompt, the tokens whose KV is dropped; 0: the eviction changes nothing.
+  // Of a prompt, the tokens whose KV is dropped behind it.
   uint32_t Evicted(uint32_t prompt_tokens) const {
     return prompt_tokens > keep_tokens ? prompt_tokens - keep_tokens : 0;
   }
+  // The schedule. It depends on the sequence's length alone, so that every worker knows it. Of the
+  // first `tokens` tokens of a sequence, prompt and answer, those whose KV has been dropped before
+  // the next token is computed.
+  uint32_t EvictedAt(uint32_t prompt_tokens, uint32_t tokens) const;
+  // The number of tokens, more than `tokens`, behind which the sequence is compacted next. Only
+  // with slack.
+  uint32_t NextCompaction(uint32_t prompt_tokens, uint32_t tokens) const;
+  // The most tokens whose KV a sequence holds on its way from the end of its prompt to `tokens`
+  // tokens.
+  uint32_t HeldMax(uint32_t prompt_tokens, uint32_t tokens) const;
+  uint32_t limit() const { return keep_tokens + slack_tokens; }  // of tokens held, with slack
   bool operator==(const KvEviction&) const = default;
 };
 
 // The window of queries that SnapKV observes is always kept, and so is room for others.
 inline constexpr uint32_t kKeepTokensMin = 64;
 inline constexpr uint32_t kKeepTokensMax = 1u << 20;
+inline constexpr uint32_t kSlackTokensMin = 16;  // a compaction costs more than a step
 // The last tokens of a prompt that an eviction may have computed in one step.
 inline constexpr uint32_t kObservedTokensMax = 32;
 
@@ -60,6 +75,9 @@ inline constexpr uint32_t kObservedTokensMax = 32;
 // "keydiff", "keynorm", "streaming", "random".
 const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
+// True if the method can evict while decoding: its scores need nothing but the KV that a sequence
+// holds, and the queries of its last token.
+bool EvictsWhileDecoding(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
 std::optional<KvEviction> EvictionOf(std::string_view policy);
 // A selection, "quest:TOKENS": all KV of the prompt is exact and is sent and held, but each token
@@ -86,8 +104,10 @@ std::vector<std::string> KvMethodsOf(const std::string& policy);
 // True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction or
 // selection that keeps more.
 bool Permits(const std::string& listed, const std::string& asked);
-// Of `prompt_tokens` tokens under such a policy, those whose KV is dropped.
+// Of `prompt_tokens` tokens under such a policy, those whose KV is dropped behind the prompt; and
+// of `tokens` tokens of prompt and answer, as KvEviction::EvictedAt says.
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
+uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens, uint32_t tokens);
 // The evictions that a worker's flag allows: "none", "all", or names separated by commas.
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<std::vector<std::string>> ParseKvEvictions(std::string_view text);

@@ -293,6 +293,11 @@ absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) 
       continue;
     }
     if (const auto eviction = EvictionOf(name)) {
+      if (eviction->slack_tokens > 0) {
+        return InvalidArgument(
+            "{} evicts while decoding, and only what a prompt loses is evaluated; leave out +{}",
+            name, eviction->slack_tokens);
+      }
       codecs.push_back({name, std::nullopt, eviction});
       continue;
     }

@@ -20,6 +20,8 @@ void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_cached_tokens(to.cached_tokens() + from.cached_tokens());
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
   to.set_evicted_tokens(to.evicted_tokens() + from.evicted_tokens());
+  to.set_decode_evicted_tokens(to.decode_evicted_tokens() + from.decode_evicted_tokens());
+  to.set_compactions(to.compactions() + from.compactions());
   to.set_attended_tokens(to.attended_tokens() + from.attended_tokens());
   to.set_pinned_tokens(to.pinned_tokens() + from.pinned_tokens());
   to.set_reasoning_tokens(to.reasoning_tokens() + from.reasoning_tokens());

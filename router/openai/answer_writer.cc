@@ -137,12 +137,17 @@ std::string UsageJson(const v1::Usage& usage) {
   if (usage.evicted_tokens() > 0) {
     evicted = fmt::format(R"(,"evicted_tokens":{})", usage.evicted_tokens());
   }
+  std::string compacted;
+  if (usage.compactions() > 0) {
+    compacted = fmt::format(R"(,"evicted_tokens":{},"compactions":{})",
+                            usage.decode_evicted_tokens(), usage.compactions());
+  }
   return fmt::format(R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},)"
                      R"("prompt_tokens_details":{{"cached_tokens":{}{}}},)"
-                     R"("completion_tokens_details":{{"reasoning_tokens":{}{}{}}}}})",
+                     R"("completion_tokens_details":{{"reasoning_tokens":{}{}{}{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
                      usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
-                     evicted, usage.reasoning_tokens(), attended, drafts);
+                     evicted, usage.reasoning_tokens(), compacted, attended, drafts);
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)

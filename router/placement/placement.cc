@@ -262,7 +262,8 @@ uint64_t BlocksNeeded(const PlacementNeed& need, const KvFormat& format) {
     return (std::min(tokens, seen) + block_tokens - 1) / block_tokens;
   };
   const uint64_t all = blocks(need.kv_tokens()) + need.choices * blocks(need.answer_tokens);
-  return std::min(all, std::max(1u, need.choices) * blocks(seen));
+  const uint64_t held = need.held_max == 0 ? seen : need.held_max;
+  return std::min(all, std::max(1u, need.choices) * blocks(held));
 }
 
 absl::StatusOr<size_t> PlaceTarget(const PlacementInput& input) {

@@ -75,6 +75,7 @@ struct PrefixSource {
 struct PlacementNeed {
   uint32_t prompt_tokens = 0;   // tokens to prefill; after a failure with the answer so far
   uint32_t evicted_tokens = 0;  // of prompt_tokens, those whose KV is dropped behind prefill
+  uint32_t held_max = 0;        // tokens whose KV a choice holds at most; 0: all
   uint32_t answer_tokens = 0;   // upper bound for each choice
   uint32_t choices = 1;
   std::optional<KvFormat> format;    // set once tokens were sent: other formats would differ

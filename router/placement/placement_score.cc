@@ -137,6 +137,7 @@ bool LongEnough(const Candidate& worker, const PlacementNeed& need) {
 bool BigEnough(const Candidate& worker, const PlacementNeed& need) {
   const PlacementNeed min{.prompt_tokens = need.prompt_tokens,
                           .evicted_tokens = need.evicted_tokens,
+                          .held_max = need.held_max,
                           .answer_tokens = std::min(need.answer_tokens, 1u),
                           .choices = need.choices};
   return worker.blocks_total == 0 || BlocksNeeded(min, worker.format) <= worker.blocks_total;

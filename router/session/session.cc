@@ -86,6 +86,8 @@ PlacementNeed Session::NeedOf(const Attempt& attempt, TimePoint now) const {
   const auto answered = static_cast<uint32_t>(attempt.group.answered.size());
   PlacementNeed need = NeedOfNew(request_, now);
   need.prompt_tokens += answered;
+  need.evicted_tokens = EvictedTokens(
+      request_.kv_policy, static_cast<uint32_t>(request_.prompt.size()), need.prompt_tokens);
   need.answer_tokens -= answered;
   need.choices = attempt.group.count;
   if (tokens_shown() > 0) need.format = format_;

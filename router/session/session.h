@@ -188,6 +188,7 @@ class Session {
   void SendFinal(uint32_t choice, uint32_t index, TimePoint now);
   void SendBest(TimePoint now);
   void ReportPrompt(v1::Usage& usage) const;
+  void ReportCompactions(v1::Usage& usage) const;
   void FinishIfAnswered(TimePoint now);
   bool ReportMissing() const;
 

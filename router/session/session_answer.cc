@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log/log.h"
+#include "kvstore/names/kv_policy.h"
 #include "router/session/best_choices.h"
 #include "router/session/session.h"
 
@@ -178,6 +179,22 @@ void Session::ReportPrompt(v1::Usage& usage) const {
   usage.set_evicted_tokens(timing_.evicted_tokens());
 }
 
+// What the answer's choices had evicted while they were decoded: the schedule depends on their
+// lengths alone. The last step of a choice computes its last token but one.
+void Session::ReportCompactions(v1::Usage& usage) const {
+  const auto eviction = EvictionOf(request_.kv_policy);
+  if (!eviction || eviction->slack_tokens == 0) return;
+  const auto prompt = static_cast<uint32_t>(request_.prompt.size());
+  uint32_t evicted = 0;
+  for (uint32_t choice = 0; choice < writers_.size(); ++choice) {
+    const auto answered = static_cast<uint32_t>(journal_.answered(choice).size());
+    if (answered < 2) continue;
+    evicted += eviction->EvictedAt(prompt, prompt + answered - 2) - eviction->Evicted(prompt);
+  }
+  usage.set_decode_evicted_tokens(evicted);
+  usage.set_compactions(evicted / eviction->slack_tokens);
+}
+
 void Session::SendFinal(uint32_t choice, uint32_t index, TimePoint now) {
   journal_.End(choice);
   v1::GenerateResponse response;
@@ -216,6 +233,7 @@ void Session::FinishIfAnswered(TimePoint now) {
     ending.mutable_usage()->set_reasoning_tokens(ending.usage().reasoning_tokens() +
                                                  static_cast<uint32_t>(writer.reasoning_tokens()));
   }
+  ReportCompactions(*ending.mutable_usage());
   ending.mutable_usage()->set_attended_tokens(timing_.attended_tokens());
   ending.mutable_usage()->set_accepted_draft_tokens(timing_.accepted_guesses());
   ending.mutable_usage()->set_rejected_draft_tokens(timing_.rejected_guesses());

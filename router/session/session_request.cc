@@ -70,6 +70,11 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
                   policy, supported, policy);
 }
 
+bool EvictsAnswer(const std::string& kv_policy) {
+  const auto eviction = EvictionOf(kv_policy);
+  return eviction && eviction->slack_tokens > 0;
+}
+
 }  // namespace
 
 PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space) {
@@ -99,6 +104,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   PlacementNeed need{
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
+      .held_max = eviction && eviction->slack_tokens > 0 ? eviction->limit() : 0,
       .answer_tokens = sampling.max_tokens(),
       .choices = std::max(sampling.choices(), sampling.beams().width()),
       .may_prefill_locally = without_prefill_worker,
@@ -151,6 +157,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   }
   if (EvictionOf(kv_policy) && answer.embedding) {
     return BadField("kv_policy", "is {}, which cannot be combined with embeddings", kv_policy);
+  }
+  if (answer.sampling.has_beams() && EvictsAnswer(kv_policy)) {
+    return BadField("kv_policy", "is {}, which cannot be combined with a beam search", kv_policy);
   }
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{

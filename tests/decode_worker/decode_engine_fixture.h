@@ -80,6 +80,7 @@ struct TestSession {
   std::optional<uint32_t> first{};  // instead of First(choice)
   SamplingParams sampling{.temperature = 0};
   std::optional<BeamRules> beams{};
+  std::optional<KvEviction> eviction{};  // streaming, of a prompt that it keeps
   PromptBlocks named{};
   std::optional<PendingAdmission> entry{};  // in the queue
   std::shared_ptr<AnswerRecord> sink{};
@@ -95,13 +96,15 @@ class KvSource {
 
   void Add(TestSession& session) EXCLUDES(mutex_) {
     session.named = admission_.cache.NameBlocks("", session.prompt);
-    session.entry.emplace(admission_,
-                          NeedOf(admission_.layout,
-                                 {.tokens = std::ssize(session.prompt),
-                                  .more = session.answers,
-                                  .choices = session.beams ? session.beams->width : session.choices,
-                                  .step_tokens = admission_.step_tokens,
-                                  .chunk_tokens = session.local ? 64 : 0}));
+    DecodeNeed need = NeedOf(admission_.layout,
+                             {.tokens = std::ssize(session.prompt),
+                              .more = session.answers,
+                              .choices = session.beams ? session.beams->width : session.choices,
+                              .limit = session.eviction ? session.eviction->limit() : 0,
+                              .step_tokens = admission_.step_tokens,
+                              .chunk_tokens = session.local ? 64 : 0});
+    if (session.eviction) need.held_max = 0;
+    session.entry.emplace(admission_, need);
     session.sink = std::make_shared<AnswerRecord>([this] { OnRoom(); });
     {
       MutexLock lock(mutex_);
@@ -154,6 +157,7 @@ class KvSource {
     job.sampling = session.sampling;
     job.stop.tokens_max = session.answers;
     job.beams = session.beams;
+    job.eviction = session.eviction;
     job.sink = session.sink;
     job.swap = std::move(admitted.swap);
     job.access = admitted.blocks.access;
@@ -311,8 +315,8 @@ class DecodeEngineTest : public ::testing::Test {
       const uint32_t first = session.local
                                  ? FirstHashToken(session.prompt, runner_.repeats, runner_.window)
                                  : First(choice);
-      auto expected =
-          HashAnswer(session.prompt, first, session.answers, runner_.repeats, runner_.window);
+      auto expected = HashAnswer(session.prompt, first, session.answers, runner_.repeats,
+                                 runner_.window, session.eviction);
       expected.erase(expected.begin());  // Prefill's.
       EXPECT_EQ(tokens[choice], expected);
     }

@@ -4,9 +4,11 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
+#include "kvstore/names/kv_policy.h"
 #include "model/forward/model_runner.h"
 #include "model/sampler/token_mass.h"
 
@@ -18,9 +20,10 @@ namespace penstock {
 constexpr KvLayout kHashLayout{.layers = 1, .kv_heads = 1, .head_dim = 8, .block_tokens = 16};
 constexpr int32_t kHashVocab = 251;
 
-// A slot of a page holds a hash of the tokens up to it.
+// A slot of a page holds a hash of the tokens up to it, in the place of its key.
 inline uint64_t& HashSlot(const PagedKv& kv, uint32_t block, int32_t slot) {
-  return reinterpret_cast<uint64_t*>(kv.Block(block))[slot];
+  return *reinterpret_cast<uint64_t*>(kv.Block(block) +
+                                      kHashLayout.CodesAt(0, KvPlane::kKeys, slot));
 }
 
 inline uint64_t MixHash(uint64_t hash, uint32_t token) {
@@ -68,6 +71,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   bool repeats = false;
   bool unsure = false;  // FillHashLogits
   int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
+  bool evicts = false;  // takes SequenceStep::evicted; without a window
   // Has a layer for multi-token prediction, whose slots and guesses are the model's own if it gets
   // the right hidden states.
   bool has_mtp = false;
@@ -87,6 +91,10 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   }
   int32_t max_position() const override { return 4096; }
   bool draws_tokens() const override { return draws; }
+  std::optional<EvictionAttention> eviction_attention() const override {
+    if (!evicts) return std::nullopt;
+    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
+  }
   int32_t hidden_size() const override { return has_mtp ? kHashHidden : 0; }
   MtpLayer* mtp() override { return has_mtp ? this : nullptr; }
 
@@ -129,7 +137,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
       tokens += static_cast<int32_t>(step.tokens.size());
       uint64_t hash = 0;
       for (size_t i = 0; i < step.tokens.size(); ++i) {
-        const int32_t position = step.position + static_cast<int32_t>(i);
+        const int32_t position = step.position - step.evicted + static_cast<int32_t>(i);
         hash = MixHash(Before(args.kv, step, position), step.tokens[i]);
         HashSlot(args.kv, step.blocks[position / 16], position % 16) = hash;
         if (step.fills_mtp) FillMtpSlot(args.kv, step, position);
@@ -189,7 +197,8 @@ class HashRunner final : public ModelRunner, public MtpLayer {
     return errs_at > 0 && last % errs_at == 0 ? (next + 1) % kHashVocab : next;
   }
 
-  // The hash of every slot before `position` that it sees, so that each of them must be right.
+  // The hash of every slot before the one at `position` that it sees, so that each of them must be
+  // right.
   uint64_t Before(const PagedKv& kv, const SequenceStep& step, int32_t position) const {
     uint64_t all = 0;
     for (int32_t i = FirstSeenSlot(position, window); i < position; ++i) {
@@ -211,6 +220,11 @@ class HashSlots {
     }
     slots_.push_back(MixHash(all, token));
     return slots_.back();
+  }
+  // As streaming evicts while decoding.
+  void Compact(const KvEviction& eviction) {
+    if (slots_.size() < eviction.limit()) return;
+    slots_.erase(slots_.begin() + 4, slots_.begin() + 4 + eviction.slack_tokens);
   }
 
  private:
@@ -239,11 +253,13 @@ inline uint32_t FirstHashToken(const std::vector<uint32_t>& prompt, bool repeats
 
 // The answer.
 inline std::vector<uint32_t> HashAnswer(const std::vector<uint32_t>& prompt, uint32_t first,
-                                        int answers, bool repeats = false, int32_t window = 0) {
+                                        int answers, bool repeats = false, int32_t window = 0,
+                                        const std::optional<KvEviction>& eviction = {}) {
   HashSlots slots(window);
   for (const uint32_t token : prompt) slots.Add(token);
   std::vector<uint32_t> tokens = {first};
   while (static_cast<int>(tokens.size()) < answers) {
+    if (eviction) slots.Compact(*eviction);
     tokens.push_back(NextHashToken(slots.Add(tokens.back()), tokens.back(), repeats));
   }
   return tokens;

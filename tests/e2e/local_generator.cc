@@ -146,9 +146,10 @@ std::vector<std::vector<uint32_t>> LocalGenerator::Search(std::span<const uint32
 std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> prompt,
                                                       const SamplingParams& params, int tokens_max,
                                                       const std::string& policy, uint32_t choice) {
-  PromptEviction eviction(EvictionOf(policy).value(), prompt.size());
+  const KvEviction rule = EvictionOf(policy).value();
+  PromptEviction eviction(rule, prompt.size());
   const Held whole = Hold(prompt.size());
-  Held rest = Hold(static_cast<size_t>(eviction.kept() + tokens_max));
+  Held rest = Hold(static_cast<size_t>(eviction.kept() + tokens_max) + rule.limit());
   rest.evicted = eviction.evicted();
   eviction.TakeBlocks(std::move(rest.blocks));
   const EvictionAttention attention = host_->runner->eviction_attention().value();
@@ -162,11 +163,32 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
                       .kept = eviction.table(),
                       .queries = queries});
   });
+  LastQueries queries;
   while (!Answer(sampler, params, tokens_max, answer)) {
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
-    Step(prompt.size(), std::span(&answer.back(), 1), position, rest);
+    if (rule.slack_tokens > 0 && position - rest.evicted == static_cast<int32_t>(rule.limit())) {
+      rest = Compacted(rule, rest, queries);
+    }
+    Step(prompt.size(), std::span(&answer.back(), 1), position, rest,
+         [&](int32_t layer, View<const float, 2> row) {
+           queries.Take(layer, row.row(0), row.dim(1));
+         });
   }
   return answer;
+}
+
+// Into other pages, unlike the workers' compactions in place.
+LocalGenerator::Held LocalGenerator::Compacted(const KvEviction& rule, const Held& full,
+                                               const LastQueries& queries) {
+  Held kept = Hold(rule.limit());
+  kept.evicted = full.evicted + static_cast<int32_t>(rule.slack_tokens);
+  CompactKv(host_->runner->eviction_attention().value(), host_->pool->view(),
+            {.eviction = rule,
+             .evicted = full.evicted,
+             .from = full.table,
+             .to = kept.table,
+             .queries = queries});
+  return kept;
 }
 
 }  // namespace penstock

@@ -9,6 +9,7 @@
 #include "decode_worker/beams/beam_search.h"
 #include "kvstore/codec/codec_calibration.h"
 #include "model/sampler/sampler.h"
+#include "worker/engine/kv_compaction.h"
 #include "worker/model/model_host.h"
 
 namespace penstock {
@@ -28,7 +29,7 @@ class LocalGenerator {
                                  int tokens_max, uint32_t choice = 0, const KvCodecSpec& wire = {});
   // Has the answers that follow select as `policy`, a selection, says; exact again if it is empty.
   void Select(const std::string& policy) { policy_ = policy; }
-  // The same, with the eviction of `policy`, which must evict some of the prompt.
+  // The same, with the eviction of `policy`, which must evict some of the prompt, or of the answer.
   std::vector<uint32_t> GenerateEvicted(std::span<const uint32_t> prompt,
                                         const SamplingParams& params, int tokens_max,
                                         const std::string& policy, uint32_t choice = 0);
@@ -51,6 +52,7 @@ class LocalGenerator {
     int32_t evicted = 0;
   };
   Held Hold(size_t tokens);
+  Held Compacted(const KvEviction& rule, const Held& full, const LastQueries& queries);
   // `prompt`: its tokens, behind which tokens may select.
   void Step(size_t prompt, std::span<const uint32_t> tokens, int32_t position, const Held& held,
             std::function<void(int32_t, View<const float, 2>)> on_queries = {},

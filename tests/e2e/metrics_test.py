@@ -34,6 +34,8 @@ ELSEWHERE = {
 OF_UNITS = {
     "penstock_draft_tokens_total": ("tests/e2e/exact_test.cc", "draft_tokens()"),
     "penstock_kv_evicted_tokens_total": ("tests/e2e/eviction_test.cc", "evicted_tokens()"),
+    "penstock_kv_decode_evicted_tokens_total": ("tests/e2e/compaction_test.cc", "decode_evicted_tokens()"),
+    "penstock_kv_compactions_total": ("tests/e2e/compaction_test.cc", "compactions()"),
     "penstock_kv_selected_tokens_total": ("tests/e2e/selection_test.cc", "selected_tokens()"),
     "penstock_kv_selectable_tokens_total": ("tests/e2e/selection_test.cc", "selectable_tokens()"),
     "penstock_draft_tokens_accepted_total": ("tests/e2e/exact_test.cc", "draft_tokens_accepted()"),

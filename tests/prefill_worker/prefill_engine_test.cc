@@ -264,6 +264,26 @@ TEST_F(PrefillEngineTest, AnEvictionIsBehindThePromptAndBeforeTheAnswer) {
   EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
 }
 
+// An answer that was compacted while it was decoded is compacted again where it was.
+TEST_F(PrefillEngineTest, AnAnswerIsCompactedWhereItWas) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/40);
+  constexpr int32_t kPrompt = 80, kAnswered = 75;
+  PrefillJob job{.key = {.session = 1}, .tokens = std::vector<uint32_t>(kPrompt + kAnswered, 7)};
+  job.prompt_tokens = kPrompt;
+  job.eviction = EvictionOf("tova:64+32");
+  const PromptBlocks all = cache_->NameBlocks("", job.tokens);
+  const auto first = Submit(std::move(job))->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->evicted_tokens(), 16u);
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  EXPECT_EQ(
+      runner_.steps_,
+      (std::vector<FakeRunner::Seen>{
+          {0, 40, 0, 5}, {40, 40, 0, 5}, {80, 32, 16, 6}, {112, 32, 48, 6}, {144, 11, 80, 6}}));
+  EXPECT_EQ(cache_->CountLeading(all), kPrompt / 16);
+  EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
+}
+
 // The observed tokens are computed although they are cached.
 TEST_F(PrefillEngineTest, AnEvictionUsesTheCacheUpToItsWindow) {
   Make();

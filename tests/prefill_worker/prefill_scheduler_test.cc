@@ -87,6 +87,21 @@ TEST(PrefillSchedulerTest, WhatMustBeInOneChunkIs) {
   }
 }
 
+// Behind the cut, chunks end where the sequence is compacted.
+TEST(PrefillSchedulerTest, FurtherCutsEndChunks) {
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1,
+                 .tokens = 130,
+                 .arrival = At(seconds(0)),
+                 .cut = 40,
+                 .whole = 1,
+                 .next_cut = 60,
+                 .cut_tokens = 24});
+  std::vector<int32_t> chunks;
+  while (scheduler.size() > 0) chunks.push_back(scheduler.Next(22, Always).at(0).tokens);
+  EXPECT_EQ(chunks, (std::vector<int32_t>{22, 18, 20, 22, 2, 22, 2, 22}));
+}
+
 // Others go on while a prompt waits for a step with room for such a chunk.
 TEST(PrefillSchedulerTest, WhatDoesNotFitBlocksNobody) {
   PrefillScheduler scheduler;

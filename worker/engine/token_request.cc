@@ -19,10 +19,14 @@ constexpr uint32_t kEarlyStoppingMax = v1::BeamSearch::EarlyStopping_MAX;
 template <class Request>
 int64_t BlocksOf(const Request& request, const TokenLimits& limits) {
   const KvLayout& layout = limits.layout;
-  const int64_t evicted = EvictedTokens(request.kv_policy(), request.prompt_tokens());
-  const int64_t kept = layout.BlocksAtOnce(request.tokens_size() - evicted, limits.chunk_tokens);
-  constexpr bool kWhole = std::is_same_v<Request, v1::PrefillRequest>;
-  return kWhole && evicted > 0 ? kept + layout.BlocksFor(request.prompt_tokens()) : kept;
+  const auto tokens = static_cast<uint32_t>(request.tokens_size());
+  const uint32_t prompt = request.prompt_tokens();
+  const uint32_t evicted = EvictedTokens(request.kv_policy(), prompt, tokens);
+  if (std::is_same_v<Request, v1::PrefillRequest> && evicted > 0) {
+    return layout.BlocksFor(EvictionOf(request.kv_policy())->HeldMax(prompt, tokens)) +
+           layout.BlocksFor(prompt);
+  }
+  return layout.BlocksAtOnce(int64_t{tokens} - evicted, limits.chunk_tokens);
 }
 
 template <class Request>

@@ -25,7 +25,8 @@ absl::StatusOr<KvEvictions> KvEvictions::Open(const std::string& kv_eviction,
 }
 
 absl::StatusOr<std::optional<KvEviction>> KvEvictions::Take(std::string_view policy,
-                                                            uint32_t prompt_tokens) const {
+                                                            uint32_t prompt_tokens,
+                                                            uint32_t tokens) const {
   const auto parsed = ParseKvPolicy(policy);
   if (!parsed.ok()) return Annotate(parsed.status(), "kv_policy");
   const std::optional<KvEviction> eviction = EvictionOf(*parsed);
@@ -35,7 +36,7 @@ absl::StatusOr<std::optional<KvEviction>> KvEvictions::Take(std::string_view pol
     return FailedPrecondition("kv_policy is {}, and this worker's --kv_eviction lacks {}; replan",
                               *parsed, name);
   }
-  if (eviction->Evicted(prompt_tokens) == 0) return std::optional<KvEviction>();
+  if (eviction->EvictedAt(prompt_tokens, tokens) == 0) return std::optional<KvEviction>();
   return eviction;
 }
 

@@ -26,10 +26,10 @@ class KvEvictions {
   static absl::StatusOr<KvEvictions> Open(const std::string& kv_eviction, const Ability& ability);
 
   // The eviction of a request under `policy` whose prompt has `prompt_tokens` tokens; nullopt if it
-  // evicts nothing. INVALID_ARGUMENT for an unknown policy. FAILED_PRECONDITION if this worker does
-  // not do it: other workers may.
-  absl::StatusOr<std::optional<KvEviction>> Take(std::string_view policy,
-                                                 uint32_t prompt_tokens) const;
+  // drops none of the first `tokens` tokens of prompt and answer. INVALID_ARGUMENT for an unknown
+  // policy. FAILED_PRECONDITION if this worker does not do it: other workers may.
+  absl::StatusOr<std::optional<KvEviction>> Take(std::string_view policy, uint32_t prompt_tokens,
+                                                 uint32_t tokens) const;
   bool any() const { return !methods_.empty(); }
   // Sets the methods in the state that routers watch.
   void Describe(v1::WorkerState* state) const;

@@ -71,6 +71,11 @@ struct WorkerMetrics {
                                "Running choices that were moved to other decode workers.")),
         evicted(registry.Counter("penstock_kv_evicted_tokens_total",
                                  "Prompt tokens whose KV was dropped, as kv_policy said.")),
+        decode_evicted(registry.Counter("penstock_kv_decode_evicted_tokens_total",
+                                        "Tokens whose KV was dropped while decoding, as kv_policy "
+                                        "said.")),
+        compactions(registry.Counter("penstock_kv_compactions_total",
+                                     "Compactions of sequences that dropped those tokens.")),
         selected(registry.Counter("penstock_kv_selected_tokens_total",
                                   "Tokens that answers attended to in each layer that selects, "
                                   "where they did not attend to all.")),
@@ -115,6 +120,9 @@ struct WorkerMetrics {
     steps.Increment(static_cast<double>(state.steps()) - steps.Value());
     moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
     evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
+    decode_evicted.Increment(static_cast<double>(state.decode_evicted_tokens()) -
+                             decode_evicted.Value());
+    compactions.Increment(static_cast<double>(state.compactions()) - compactions.Value());
     selected.Increment(static_cast<double>(state.selected_tokens()) - selected.Value());
     selectable.Increment(static_cast<double>(state.selectable_tokens()) - selectable.Value());
     draft_model.Show(state.draft_model_tokens(), state.draft_model_tokens_accepted());
@@ -154,6 +162,8 @@ struct WorkerMetrics {
   prometheus::Counter& steps;
   prometheus::Counter& moved;
   prometheus::Counter& evicted;
+  prometheus::Counter& decode_evicted;
+  prometheus::Counter& compactions;
   prometheus::Counter& selected;
   prometheus::Counter& selectable;
   GuessCounters ngram;

@@ -16,8 +16,9 @@ constexpr int64_t kTokens = 75;
 class EvictLayerTest : public ::testing::TestWithParam<KvDtype> {
  protected:
   // A row's codes and scale, as one string of bytes.
-  std::string Bytes(const KvRowsAt& at) {
-    const PagedKv kv = pages_.kv();
+  std::string Bytes(const KvRowsAt& at) { return Bytes(pages_, at); }
+  std::string Bytes(KeyPages& pages, const KvRowsAt& at) {
+    const PagedKv kv = pages.kv();
     const std::byte* layer = kv.Layer(at.block, at.layer);
     const auto* codes =
         reinterpret_cast<const char*>(layer + layout_.CodesAt(at.kv_head, at.plane, at.slot));
@@ -65,6 +66,37 @@ TEST_P(EvictLayerTest, CopiesWhatTheScoresSay) {
       std::string(reinterpret_cast<const char*>(pages_.kv().Layer(pages_.free_blocks()[0], 0)),
                   layout_.LayerBytes()),
       other);
+}
+
+// In place, with one block that others refer to and a new one for it: the bytes of a copy, and the
+// others' block is as it was.
+TEST_P(EvictLayerTest, InPlaceIsWhatACopyIs) {
+  const KeepRule rule{.keep = 35, .first = 2, .last = 4, .pool = 3};
+  KeyPages copied{layout_, kTokens, 6, 5};
+  const auto evict = [&](KeyPages& pages, std::span<const uint32_t> to) {
+    const KeyScoresArgs keys{.scoring = KeyScoring::kKeyNorm,
+                             .kv = pages.kv(),
+                             .layer = 1,
+                             .blocks = pages.blocks(),
+                             .tokens = kTokens};
+    EvictLayer({}, {.keys = keys, .rule = rule, .to = to});
+  };
+  evict(copied, copied.free_blocks());
+  std::vector<uint32_t> to = pages_.blocks();
+  const uint32_t shared = std::exchange(to[2], pages_.free_blocks()[0]);
+  const auto* at = reinterpret_cast<const char*>(pages_.kv().Layer(shared, 1));
+  const std::string before(at, layout_.LayerBytes());
+  evict(pages_, to);
+  for (int32_t head = 0; head < 3; ++head) {
+    for (int64_t i = 0; i < rule.keep; ++i) {
+      for (const KvPlane plane : {KvPlane::kKeys, KvPlane::kValues}) {
+        EXPECT_EQ(Bytes(pages_.At(to, 1, head, plane, i)),
+                  Bytes(copied, copied.At(copied.free_blocks(), 1, head, plane, i)))
+            << "head " << head << " slot " << i;
+      }
+    }
+  }
+  EXPECT_EQ(std::string(at, layout_.LayerBytes()), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, EvictLayerTest, ::testing::ValuesIn(kKvDtypes),

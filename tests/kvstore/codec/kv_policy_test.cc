@@ -99,7 +99,64 @@ TEST(KvPolicyTest, AnEvictionDropsWhatIsBeyondItsTokens) {
   EXPECT_EQ(EvictedTokens("", 5000), 0u);
 }
 
+TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
+  for (const char* method : {"tova", "keydiff", "keynorm", "streaming", "random"}) {
+    const std::string policy = fmt::format("{}:64+16", method);
+    EXPECT_EQ(*ParseKvPolicy(policy), policy);
+    const auto eviction = EvictionOf(policy);
+    ASSERT_TRUE(eviction.has_value()) << policy;
+    EXPECT_EQ(eviction->keep_tokens, 64u);
+    EXPECT_EQ(eviction->slack_tokens, 16u);
+    EXPECT_EQ(eviction->limit(), 80u);
+    EXPECT_THAT(KvMethodsOf(policy), ElementsAre(method));
+    EXPECT_FALSE(KeepsPromptExact(policy));
+  }
+  for (const char* wrong : {"snapkv:64+16", "h2o:64+16", "tova:64+15", "tova:64+", "tova:64+016",
+                            "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
+    EXPECT_THAT(
+        Message(ParseKvPolicy(wrong).status()),
+        HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to 1048576"))
+        << wrong;
+    EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
+  }
+  for (const char* wrong : {"tova:+16", "tova:63+16", "quest:64+16", "i8+16"}) {
+    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()), HasSubstr("TOKENS 64 to 1048576")) << wrong;
+  }
+}
+
+// The schedule against a sequence that grows token by token.
+TEST(KvPolicyTest, ASequenceIsCompactedWheneverItIsFull) {
+  for (const uint32_t keep : {64u, 100u}) {
+    for (const uint32_t slack : {16u, 33u, 500u}) {
+      for (const uint32_t prompt : {1u, 63u, 64u, 65u, 100u, 300u}) {
+        const KvEviction eviction{
+            .method = KvEvictionMethod::kTova, .keep_tokens = keep, .slack_tokens = slack};
+        uint32_t evicted = prompt > keep ? prompt - keep : 0, most = prompt - evicted;
+        EXPECT_EQ(eviction.EvictedAt(prompt, prompt), evicted);
+        uint32_t next = eviction.NextCompaction(prompt, prompt);
+        for (uint32_t tokens = prompt + 1; tokens < prompt + 700; ++tokens) {
+          EXPECT_EQ(next == tokens, tokens - evicted == keep + slack);
+          most = std::max(most, tokens - evicted);
+          if (tokens - evicted == keep + slack) evicted += slack;
+          if (next == tokens) next = eviction.NextCompaction(prompt, tokens);
+          ASSERT_EQ(eviction.EvictedAt(prompt, tokens), evicted) << prompt << " " << tokens;
+          EXPECT_EQ(eviction.HeldMax(prompt, tokens), most);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(EvictedTokens("tova:64+16", 64, 79), 0u);
+  EXPECT_EQ(EvictedTokens("tova:64+16", 64, 80), 16u);
+  EXPECT_EQ(EvictedTokens("tova:64", 70, 5000), 6u);
+  EXPECT_EQ(EvictedTokens("", 70, 5000), 0u);
+}
+
 TEST(KvPolicyTest, WhoMayEvictMuchMayEvictLess) {
+  EXPECT_TRUE(Permits("tova:64+32", "tova:64+32"));
+  EXPECT_TRUE(Permits("tova:64+32", "tova:65+33"));
+  EXPECT_TRUE(Permits("tova:64+32", "tova:64"));
+  EXPECT_FALSE(Permits("tova:64+32", "tova:64+31"));
+  EXPECT_FALSE(Permits("tova:64", "tova:64+32"));
   EXPECT_TRUE(Permits("i8", "i8"));
   EXPECT_FALSE(Permits("i8", "f8"));
   EXPECT_TRUE(Permits("snapkv:256", "snapkv:256"));

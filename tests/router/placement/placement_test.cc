@@ -179,6 +179,17 @@ TEST(BlocksNeeded, OfAWindowForEachChoiceAtMost) {
             195u);
 }
 
+TEST(BlocksNeeded, OfAnEvictedAnswerItsLimit) {
+  const KvFormat format{.block_tokens = 16};
+  PlacementNeed need{.prompt_tokens = 6000, .evicted_tokens = 5900, .held_max = 130};
+  need.answer_tokens = 16;
+  EXPECT_EQ(BlocksNeeded(need, format), 8u);
+  need.answer_tokens = 5000;
+  EXPECT_EQ(BlocksNeeded(need, format), 9u);
+  need.choices = 3;
+  EXPECT_EQ(BlocksNeeded(need, format), 27u);
+}
+
 // ---------------------------------------------------------------- milliseconds
 
 PlacementInput LongPrompt(size_t prefill) {

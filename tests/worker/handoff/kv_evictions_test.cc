@@ -13,17 +13,19 @@ constexpr KvEvictions::Ability kAble{.runner = true, .step_tokens = 32};
 TEST(KvEvictionsTest, TakesWhatTheFlagNames) {
   const auto evictions = KvEvictions::Open("snapkv,tova", kAble);
   ASSERT_TRUE(evictions.ok()) << evictions.status();
-  const auto taken = evictions->Take("snapkv:100", 101);
+  const auto taken = evictions->Take("snapkv:100", 101, 101);
   ASSERT_TRUE(taken.ok()) << taken.status();
   ASSERT_TRUE(taken->has_value());
   EXPECT_EQ((*taken)->keep_tokens, 100u);
-  EXPECT_EQ(*evictions->Take("snapkv:100", 100), std::nullopt) << "there is nothing to drop";
-  EXPECT_EQ(*evictions->Take("", 500), std::nullopt);
-  EXPECT_EQ(*evictions->Take("i8", 500), std::nullopt);
-  const auto other = evictions->Take("keydiff:100", 50);
+  EXPECT_EQ(*evictions->Take("snapkv:100", 100, 900), std::nullopt) << "there is nothing to drop";
+  EXPECT_EQ(*evictions->Take("tova:100+50", 100, 149), std::nullopt) << "nor yet";
+  EXPECT_NE(*evictions->Take("tova:100+50", 100, 150), std::nullopt);
+  EXPECT_EQ(*evictions->Take("", 500, 900), std::nullopt);
+  EXPECT_EQ(*evictions->Take("i8", 500, 900), std::nullopt);
+  const auto other = evictions->Take("keydiff:100", 50, 50);
   EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << "another worker may";
   EXPECT_THAT(Message(other.status()), HasSubstr("--kv_eviction lacks keydiff"));
-  EXPECT_TRUE(absl::IsInvalidArgument(evictions->Take("nonsense", 50).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument(evictions->Take("nonsense", 50, 50).status()));
   v1::WorkerState state;
   evictions->Describe(&state);
   EXPECT_EQ(state.kv_evictions_size(), 2);
@@ -32,7 +34,7 @@ TEST(KvEvictionsTest, TakesWhatTheFlagNames) {
 TEST(KvEvictionsTest, NoneIsNone) {
   const auto evictions = KvEvictions::Open("none", {});
   ASSERT_TRUE(evictions.ok()) << evictions.status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(evictions->Take("snapkv:100", 500).status()));
+  EXPECT_TRUE(absl::IsFailedPrecondition(evictions->Take("snapkv:100", 500, 500).status()));
 }
 
 TEST(KvEvictionsTest, WhatCannotBeNamesTheFlag) {

@@ -1,0 +1,106 @@
+// DecodeEngine: sequences that are evicted while decoding. One that holds as many tokens as its
+// policy allows is compacted before its next step (docs/adr/0058-eviction-while-decoding.md).
+
+#include <absl/container/flat_hash_set.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "decode_worker/engine/decode_engine.h"
+
+namespace penstock {
+
+// Returns true if the sequence may hold `more` further tokens, after a compaction if one is due.
+// False: it waits for blocks, or the limit ends the step, which then has fewer guesses.
+bool DecodeEngine::FitLimit(DecodeSequence& sequence, int32_t more) {
+  if (!sequence.compacts()) return true;
+  if (sequence.full() && !Compact(sequence)) return false;
+  return sequence.tokens_held + more <= static_cast<int32_t>(sequence.session->eviction->limit());
+}
+
+// Compacts the sequence in place; blocks that other choices refer to are replaced by new ones.
+// Returns false while there are no blocks for these.
+bool DecodeEngine::Compact(DecodeSequence& sequence) {
+  const KvEviction& eviction = *sequence.session->eviction;
+  const auto kept = static_cast<size_t>(pool_.view().layout.BlocksFor(eviction.keep_tokens));
+  const std::vector<bool> shared = SharedBlocks(sequence);
+  const auto copies =
+      std::count(shared.begin(), shared.begin() + static_cast<std::ptrdiff_t>(kept), true);
+  if (!TakeGrowth(*sequence.session, copies)) return false;
+  std::vector<BlockRef> fresh = sequence.session->growth.Take(copies);
+  std::vector<uint32_t> to(sequence.table.begin(),
+                           sequence.table.begin() + static_cast<std::ptrdiff_t>(kept));
+  std::vector<BlockRef> replaced;  // until they are read
+  for (size_t i = 0; i < kept; ++i) {
+    if (!shared[i]) continue;
+    replaced.push_back(std::exchange(sequence.blocks[i], std::move(fresh.back())));
+    fresh.pop_back();
+    to[i] = sequence.blocks[i].id();
+  }
+  CompactKv(*attention_, pool_.view(),
+            {.eviction = eviction,
+             .evicted = sequence.evicted,
+             .from = sequence.table,
+             .to = to,
+             .queries = sequence.queries});
+  std::copy(to.begin(), to.end(), sequence.table.begin());
+  KeepBlocks(sequence, kept, shared);
+  sequence.queries.Clear();
+  sequence.tokens_held -= static_cast<int32_t>(eviction.slack_tokens);
+  sequence.evicted += static_cast<int32_t>(eviction.slack_tokens);
+  decode_evicted_tokens_ += eviction.slack_tokens;
+  ++compactions_;
+  return true;
+}
+
+// Gives up the blocks behind the first `kept` ones: all if the session can be swapped out, and so
+// takes blocks as it needs them; otherwise those that other choices refer to, because the session's
+// credit covers the others once only.
+void DecodeEngine::KeepBlocks(DecodeSequence& sequence, size_t kept,
+                              const std::vector<bool>& shared) {
+  size_t end = kept;
+  for (size_t i = kept; i < shared.size(); ++i) {
+    if (sequence.session->swap || shared[i]) continue;
+    if (i > end) sequence.blocks[end] = std::move(sequence.blocks[i]);
+    sequence.table[end] = sequence.table[i];
+    ++end;
+  }
+  sequence.blocks.resize(end);
+  sequence.table.resize(end);
+}
+
+// For each block of the sequence, true if another choice of its session refers to it. No cache has
+// any of them.
+std::vector<bool> DecodeEngine::SharedBlocks(const DecodeSequence& sequence) {
+  absl::flat_hash_set<uint32_t> others;
+  for (const auto& [id, other] : running_.all()) {
+    if (other.session != sequence.session || id == sequence.id) continue;
+    others.insert(other.table.begin(), other.table.end());
+  }
+  std::vector<bool> shared(sequence.table.size());
+  for (size_t i = 0; i < shared.size(); ++i) shared[i] = others.contains(sequence.table[i]);
+  return shared;
+}
+
+// Takes the queries of each token of the step that fills its sequence, for methods that need them.
+// Empty if there is none.
+std::function<void(int32_t, View<const float, 2>)> DecodeEngine::QueriesOf(
+    std::span<const uint64_t> batch, std::span<const size_t> first_outputs) {
+  std::vector<std::pair<uint64_t, int64_t>> rows;  // sequences, and the row of that token
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const DecodeSequence& sequence = running_.at(batch[i]);
+    if (!sequence.compacts() || !LastQueries::Needed(*sequence.session->eviction)) continue;
+    const auto before =
+        static_cast<int32_t>(sequence.session->eviction->limit()) - sequence.tokens_held - 1;
+    if (before > static_cast<int32_t>(sequence.guesses.size())) continue;
+    rows.emplace_back(batch[i], static_cast<int64_t>(first_outputs[i]) + before);
+  }
+  if (rows.empty()) return {};
+  return [this, rows = std::move(rows)](int32_t layer, View<const float, 2> queries) {
+    for (const auto& [id, row] : rows) {
+      running_.at(id).queries.Take(layer, queries.row(row), queries.dim(1));
+    }
+  };
+}
+
+}  // namespace penstock

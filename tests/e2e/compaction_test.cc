@@ -1,0 +1,241 @@
+// Answers of which a part of the KV is dropped while they are decoded, because a request asked for
+// it: they are what the same compactions give in one process, whatever happens on the way, and they
+// need no more memory than they may hold.
+
+#include <gmock/gmock.h>
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <atomic>
+#include <thread>
+
+#include "kvstore/names/kv_policy.h"
+#include "tests/e2e/cluster.h"
+#include "tests/e2e/local_generator.h"
+#include "tests/e2e/requests.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kMethods = {"streaming", "tova", "keydiff", "keynorm", "random"};
+
+std::vector<std::string> With(std::vector<std::string> flags) {
+  flags.push_back("--kv_eviction=all");
+  return flags;
+}
+
+v1::GenerateRequest ProtoOf(const TestRequest& request, const std::string& policy) {
+  v1::GenerateRequest proto = ToProto(request);
+  proto.set_kv_policy(policy);
+  proto.mutable_output()->set_timing(true);
+  return proto;
+}
+
+TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::string& policy,
+                  const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
+  return Ask(cluster.client(), ProtoOf(request, policy), context, on_tokens);
+}
+
+// Of an answer of `answered` tokens, those that were dropped while it was decoded.
+uint32_t Dropped(const TestRequest& request, const std::string& policy, size_t answered) {
+  const auto prompt = static_cast<uint32_t>(request.prompt.size());
+  if (answered < 2) return 0;
+  return EvictedTokens(policy, prompt, prompt + static_cast<uint32_t>(answered) - 2) -
+         EvictedTokens(policy, prompt);
+}
+
+// What one process answers, with the eviction where it changes something.
+std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
+                               const std::string& policy, uint32_t choice = 0) {
+  const auto prompt = static_cast<uint32_t>(request.prompt.size());
+  if (EvictedTokens(policy, prompt, prompt + static_cast<uint32_t>(request.tokens_max)) == 0) {
+    return local.Generate(request.prompt, request.sampling, request.tokens_max, choice);
+  }
+  return local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max, policy,
+                               choice);
+}
+
+// Sampled, so that what is lost shows.
+TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed, int tokens_max) {
+  TestRequest request = MakeRequest(tokens, vocab, seed, tokens_max);
+  request.sampling.stop_token_ids.clear();
+  return request;
+}
+
+// Prompts that lose tokens themselves, and some that do not.
+TEST(CompactionTest, EveryMethodGivesWhatItGivesInOneProcess) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({"--random_chunks"}), .decode_flags = With({})});
+  uint32_t seed = 240, differ = 0;
+  uint64_t dropped = 0, compactions = 0;
+  for (const std::string& method : kMethods) {
+    for (const int prompt : {300, 50}) {
+      ++seed;
+      const std::string policy = fmt::format("{}:{}+{}", method, 64 + seed % 20, 16 + seed % 9);
+      const TestRequest request = Prompt(prompt, local.vocab(), seed, 130);
+      const TestAnswer answer = AskFor(cluster, request, policy);
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+      const uint32_t lost = Dropped(request, policy, answer.tokens[0].size());
+      EXPECT_GT(lost, 0u);
+      EXPECT_EQ(answer.usage.decode_evicted_tokens(), lost) << policy;
+      EXPECT_EQ(answer.usage.compactions() * EvictionOf(policy)->slack_tokens, lost);
+      dropped += lost;
+      compactions += answer.usage.compactions();
+      const std::string prompt_only = policy.substr(0, policy.find('+'));
+      differ += answer.tokens[0] != Expected(local, request, prompt_only) ? 1 : 0;
+    }
+  }
+  EXPECT_GT(differ, 5u) << "prompts that tell compactions from none are needed";
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  const auto state = cluster.decode().front().State();
+  ASSERT_TRUE(state.has_value());
+  EXPECT_EQ(state->decode_evicted_tokens(), dropped);
+  EXPECT_EQ(state->compactions(), compactions);
+  EXPECT_EQ(state->kv_blocks_cached(), 0u) << "a decode worker caches nothing of it";
+}
+
+TEST(CompactionTest, QuantisedPagesAreCompactedToo) {
+  LocalGenerator local(ModelFolder(), "k8v4");
+  Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k8v4"}),
+                   .decode_flags = With({"--kv_format=k8v4"})});
+  const TestRequest request = Prompt(200, local.vocab(), 260, 120);
+  for (const char* policy : {"streaming:70+20", "tova:64+16"}) {
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+  }
+}
+
+// Batched with others and with each other, with choices, chunks at random, any number of guesses,
+// and pools so small that sessions are preempted.
+TEST(CompactionTest, ManyAtOnceChangeNothing) {
+  constexpr int kRequests = 40;
+  LocalGenerator local(ModelFolder());
+  Cluster cluster(
+      {.prefill = 2,
+       .decode = 2,
+       .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
+       .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram", "--random_drafts"})});
+  const std::vector<std::string> policies = {
+      "streaming:64+16", "", "tova:80+32", "keydiff:64+40", "streaming:4096+100", "tova:64"};
+  const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
+  std::vector<TestAnswer> answers(kRequests);
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    TestRequest request = prompts[static_cast<size_t>(i) % prompts.size()];
+    request.tokens_max += 60;
+    request.choices = i % 3 == 0 ? 2 : 1;
+    requests.push_back(request);
+  }
+  std::atomic<int> next{0};
+  std::vector<std::thread> clients;
+  for (int c = 0; c < 8; ++c) {
+    clients.emplace_back([&] {
+      for (int i = next++; i < kRequests; i = next++) {
+        answers[i] = AskFor(cluster, requests[i], policies[i % policies.size()]);
+      }
+    });
+  }
+  for (std::thread& client : clients) client.join();
+  uint64_t compactions = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string& policy = policies[i % policies.size()];
+    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+    compactions += answers[i].usage.compactions();
+    for (int choice = 0; choice < requests[i].choices; ++choice) {
+      EXPECT_EQ(answers[i].tokens[choice],
+                Expected(local, requests[i], policy, static_cast<uint32_t>(choice)))
+          << "request " << i << " under " << policy;
+    }
+  }
+  EXPECT_GT(compactions, 10u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// An answer of ten times its budget in a pool of its limit, beside one that does not fit there
+// without a policy.
+TEST(CompactionTest, ALongAnswerNeedsAPoolOfItsLimit) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({}), .decode_flags = With({"--kv_memory=240KiB"})});
+  const TestRequest request = Prompt(200, local.vocab(), 280, 640);
+  const TestAnswer answer = AskFor(cluster, request, "streaming:64+32");
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(answer.tokens[0], Expected(local, request, "streaming:64+32"));
+  const TestAnswer refused = AskFor(cluster, request, "streaming:64");
+  EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+}
+
+// The parameters are the policy, and the signal that the decode worker gets in the middle of the
+// answer: it dies, and the answer so far is computed again through the same compactions; or it
+// hands its sequences over as they are.
+class CompactedFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+
+TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  const auto& [policy, signal] = GetParam();
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill = 1,
+                   .decode = 3,
+                   .prefill_flags = With({"--random_chunks"}),
+                   .decode_flags = With({})});
+  for (const int prompt : {250, 40}) {
+    TestRequest request = Prompt(prompt, local.vocab(), 290, 400);
+    request.choices = 2;
+    WorkerProcess* victim = nullptr;
+    const TestAnswer answer = AskFor(cluster, request, policy, [&](const TestAnswer& so_far) {
+      if (victim != nullptr || so_far.tokens[0].size() < 150) return;
+      for (WorkerProcess& worker : cluster.decode()) {
+        const auto state = worker.State();
+        if (state.has_value() && state->running() > 0) victim = &worker;
+      }
+      if (victim != nullptr) victim->process.Signal(signal);
+    });
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    ASSERT_NE(victim, nullptr);
+    for (uint32_t choice = 0; choice < 2; ++choice) {
+      EXPECT_EQ(answer.tokens[choice], Expected(local, request, policy, choice));
+    }
+    EXPECT_EQ(answer.usage.decode_evicted_tokens(), 2 * Dropped(request, policy, 400));
+    EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
+    // With little slack a compaction may pass a move by, again and again.
+    if (signal == SIGTERM && EvictionOf(policy)->slack_tokens == 100) {
+      EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
+                         testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
+                                                          "keydiff:72+100"),
+                                          testing::Values(SIGKILL, SIGTERM)),
+                         [](const auto& test) {
+                           const std::string policy = std::get<0>(test.param);
+                           return policy.substr(0, policy.find(':')) +
+                                  (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
+                         });
+
+TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
+  Cluster cluster({.prefill_flags = With({}), .decode_flags = With({})});
+  const TestRequest request = MakeRequest(100, 256, 53, 4);
+  for (const char* policy : {"snapkv:64+32", "h2o:64+32", "tova:64+15"}) {
+    const TestAnswer refused = AskFor(cluster, request, policy);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
+    EXPECT_THAT(refused.status.error_message(),
+                HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to"));
+  }
+  v1::GenerateRequest searched = ProtoOf(request, "tova:64+32");
+  searched.mutable_sampling()->mutable_beam_search()->set_width(2);
+  grpc::ClientContext context;
+  EXPECT_THAT(Ask(cluster.client(), searched, context).status.error_message(),
+              HasSubstr("kv_policy is tova:64+32, which cannot be combined with a beam search"));
+}
+
+}  // namespace
+}  // namespace penstock
