@@ -34,22 +34,37 @@ absl::Status ScriptedRunner::Step(const StepArgs& args) {
   return absl::OkStatus();
 }
 
-BenchDraft::BenchDraft(const Exec& exec, WeightPolicy policy)
+BenchDraft::BenchDraft(const Exec& exec, WeightPolicy policy, size_t target_bytes)
     : weights_(RandomWeights(TenthShape(), 2, 0.02f, FormsOf(policy))),
+      relative_cost_(static_cast<double>(weights_.bytes()) / static_cast<double>(target_bytes)),
       runner_(weights_, exec, kDraftStepTokens),
       scripted_(runner_) {}
 
 absl::StatusOr<std::unique_ptr<BenchDraft>> BenchDraft::Open(const Exec& exec, WeightPolicy policy,
                                                              int64_t blocks, size_t target_bytes) {
-  auto draft = std::unique_ptr<BenchDraft>(new BenchDraft(exec, policy));
+  auto draft = std::unique_ptr<BenchDraft>(new BenchDraft(exec, policy, target_bytes));
   ASSIGN_OR_RETURN(draft->pool_, BlockPool::Create(draft->runner_.kv_layout(), blocks));
-  draft->model_ = std::make_unique<DraftModel>(
-      draft->scripted_, *draft->pool_, draft->clock_,
-      DraftModel::Options{.step_tokens = kDraftStepTokens,
-                          .vocab = draft->runner_.vocab(),
-                          .relative_cost = static_cast<double>(draft->weights_.bytes()) /
-                                           static_cast<double>(target_bytes)});
+  draft->Forget();
   return draft;
+}
+
+void BenchDraft::Forget() {
+  model_ = std::make_unique<DraftModel>(scripted_, *pool_, clock_,
+                                        DraftModel::Options{.step_tokens = kDraftStepTokens,
+                                                            .vocab = runner_.vocab(),
+                                                            .relative_cost = relative_cost_});
+}
+
+void BenchDraft::Record(double share) {
+  constexpr int kGuesses = 512;
+  std::mt19937 random(2);
+  DraftContext context({0}, 1);
+  for (int i = 0; i < kGuesses; ++i) {
+    context.BeginGuess();
+    context.AddGuess(0);
+    context.Observe(std::uniform_real_distribution()(random) < share ? 0 : 1);
+    model_->Count(context);
+  }
 }
 
 void BenchDraft::Guess(const ScriptedRunner::Tokens& script, size_t first, double share) {

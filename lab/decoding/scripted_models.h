@@ -43,13 +43,18 @@ class BenchDraft {
                                                           int64_t blocks, size_t target_bytes);
   // Sets the answers, which begin at `first`.
   void Guess(const ScriptedRunner::Tokens& script, size_t first, double share);
+  // Forgets its acceptance and its times, as if the worker had just started. Not during a run.
+  void Forget();
+  // Records guesses of which `share` were right.
+  void Record(double share);
   DraftModel& model() { return *model_; }
 
  private:
-  BenchDraft(const Exec& exec, WeightPolicy policy);
+  BenchDraft(const Exec& exec, WeightPolicy policy, size_t target_bytes);
 
   SteadyClock clock_;
   const Weights weights_;
+  const double relative_cost_;
   TransformerRunner runner_;
   ScriptedRunner scripted_;
   std::unique_ptr<BlockPool> pool_;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "decode_worker/engine/decode_engine.h"
@@ -31,9 +32,11 @@ using Tokens = ScriptedRunner::Tokens;
 // The sources of guesses in a run.
 struct Drafters {
   bool ngrams = false;
-  DraftModel* model = nullptr;
+  BenchDraft* draft = nullptr;
+  // The share of right guesses before each run; 0: each run is the draft model's first one.
+  std::optional<double> record = {};
 
-  bool any() const { return ngrams || model != nullptr; }
+  bool any() const { return ngrams || draft != nullptr; }
 };
 
 // The end of one session.
@@ -68,12 +71,14 @@ class Bench {
   // Tokens per second of a batch of equal answers, all of which are the script's.
   absl::StatusOr<double> Rate(const Tokens& script, int sequences, const Drafters& drafters) {
     runner_.script = script;
+    if (drafters.record) drafters.draft->Forget();
+    if (drafters.record > 0) drafters.draft->Record(*drafters.record);
     DecodeEngine engine({.runner = runner_,
                          .pool = *pool_,
                          .cache = *cache_,
                          .store = *store_,
                          .clock = clock_,
-                         .draft = drafters.model},
+                         .draft = drafters.draft == nullptr ? nullptr : &drafters.draft->model()},
                         {.batch_max = 16,
                          .sessions_max = 16,
                          .draft_tokens = drafters.any() ? kDraftTokens : 0,
@@ -214,28 +219,40 @@ class Rows {
 };
 
 absl::Status MeasureNgrams(const Tokens& text, Rows& rows) {
-  const Drafters ngrams{.ngrams = true, .model = nullptr};
+  const Drafters ngrams{.ngrams = true};
   RETURN_IF_ERROR(rows.Add("ngram_speedup_b1", 1.8, Repeated(text), 1, ngrams).status());
   return rows.AddBatches("ngram", "worst_change", text, ngrams);
 }
 
 // Long answers: the draft model computes their prompt, too.
 absl::Status MeasureModel(const Tokens& text, BenchDraft& draft, Rows& rows) {
-  const Drafters drafters{.ngrams = false, .model = &draft.model()};
+  const Drafters drafters{.draft = &draft};
   draft.Guess(text, kPromptTokens, 0.7);
   RETURN_IF_ERROR(rows.Add("draft_model_speedup_b1", 1.6, text, 1, drafters).status());
   draft.Guess(Short(text), kPromptTokens, 0.7);
-  RETURN_IF_ERROR(
-      rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters));
+  return rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters);
+}
+
+// The first answers of a worker, of whose draft model nothing is known, and those after the draft
+// model has become bad.
+absl::Status MeasureFirstAnswers(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  const Drafters fresh{.draft = &draft, .record = 0};
+  draft.Guess(Short(text), kPromptTokens, 0.7);
+  RETURN_IF_ERROR(rows.Add("draft_model_first_change_b4", 0.97, Short(text), 4, fresh).status());
+  draft.Guess(Short(text), kPromptTokens, 0.1);
+  for (const int sequences : {4, 16}) {
+    const std::string name = fmt::format("bad_draft_model_change_b{}", sequences);
+    RETURN_IF_ERROR(rows.Add(name, 0.97, Short(text), sequences, fresh).status());
+  }
   draft.Guess(text, kPromptTokens, 0.1);
-  return rows.Add("bad_draft_model_change_b1", 0.97, text, 1, drafters).status();
+  RETURN_IF_ERROR(rows.Add("bad_draft_model_change_b1", 0.97, text, 1, fresh).status());
+  return rows.Add("worse_draft_model_change_b1", 0.97, text, 1, {.draft = &draft, .record = 0.7})
+      .status();
 }
 
 absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
   draft.Guess(text, kPromptTokens, 0.7);
-  return rows
-      .Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.ngrams = false, .model = &draft.model()})
-      .status();
+  return rows.Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.draft = &draft}).status();
 }
 
 }  // namespace
@@ -260,6 +277,7 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   };
   ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
   RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
+  RETURN_IF_ERROR(MeasureFirstAnswers(text, *draft, rows));
   ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
   RETURN_IF_ERROR(MeasureInt4(text, *four_bits, rows));
   return rows.Take();

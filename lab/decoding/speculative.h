@@ -24,7 +24,9 @@ struct SpeculativeBenchOptions {
 // is.
 // `draft_model_speedup_b1` is of a draft model of a tenth of the size that guesses 70 % of the
 // tokens right, its computation of the prompt included; `draft_model_int4_speedup_b1` of one with
-// weights of four bits; `bad_draft_model_change_b1` of one that guesses 10 % right.
+// weights of four bits. `bad_draft_model_change_b1`, `b4` and `b16` are the first answers of a
+// worker whose draft model guesses 10 % right, `draft_model_first_change_b4` those with 70 %, and
+// `worse_draft_model_change_b1` follows guesses of which 70 % were right, and has 10 %.
 absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
     const SpeculativeBenchOptions& options,
     const std::function<void(const std::string&)>& progress);
