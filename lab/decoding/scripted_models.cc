@@ -23,15 +23,35 @@ ModelConfig TenthShape() {
 
 }  // namespace
 
+std::vector<bool> WrongPlaces(size_t size, size_t first, double share) {
+  std::vector<bool> wrong(size, false);
+  const auto answers = wrong.begin() + static_cast<std::ptrdiff_t>(first);
+  std::fill_n(answers, std::lround(static_cast<double>(size - first) * (1 - share)), true);
+  std::shuffle(answers, wrong.end(), std::mt19937(1));
+  return wrong;
+}
+
 absl::Status ScriptedRunner::Step(const StepArgs& args) {
   RETURN_IF_ERROR(runner_.Step(args));
+  Overrule(args, wrong);
+  return absl::OkStatus();
+}
+
+absl::Status ScriptedRunner::StepMtp(const StepArgs& args) {
+  RETURN_IF_ERROR(runner_.mtp()->StepMtp(args));
+  Overrule(args, mtp_wrong);
+  return absl::OkStatus();
+}
+
+void ScriptedRunner::Overrule(const StepArgs& args, const std::vector<bool>& wrong_places) const {
   int64_t row = 0;
   for (const SequenceStep& step : args.sequences) {
     if (!step.wants_logits) continue;
     const auto next = static_cast<size_t>(step.position) + step.tokens.size();
-    args.logits.row(row++)[TokenAt(std::min(next, script.size() - 1))] = 1e6f;
+    const size_t place = std::min(next, script.size() - 1);
+    const bool is_wrong = !wrong_places.empty() && wrong_places[place];
+    args.logits.row(row++)[is_wrong ? script[place] ^ 1 : script[place]] = 1e6f;
   }
-  return absl::OkStatus();
 }
 
 BenchDraft::BenchDraft(const Exec& exec, WeightPolicy policy, size_t target_bytes)
@@ -69,12 +89,7 @@ void BenchDraft::Record(double share) {
 
 void BenchDraft::Guess(const ScriptedRunner::Tokens& script, size_t first, double share) {
   scripted_.script = script;
-  std::vector<bool>& wrong = scripted_.wrong;
-  wrong.assign(script.size(), false);
-  const auto answers = wrong.begin() + static_cast<std::ptrdiff_t>(first);
-  const auto size = static_cast<double>(script.size() - first);
-  std::fill_n(answers, std::lround(size * (1 - share)), true);
-  std::shuffle(answers, wrong.end(), std::mt19937(1));
+  scripted_.wrong = WrongPlaces(script.size(), first, share);
 }
 
 }  // namespace penstock

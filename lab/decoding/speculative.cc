@@ -24,6 +24,7 @@ constexpr size_t kAnswerTokens = 64;
 constexpr int kBatches[] = {1, 2, 4, 8, 16};
 constexpr int32_t kDraftTokens = 8;  // the default of --max_draft_tokens
 constexpr int32_t kDraftRows = 64;
+constexpr int32_t kRows = 16 + kDraftRows;  // of a step
 constexpr size_t kLongAnswerTokens = 256;
 constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
@@ -33,10 +34,11 @@ using Tokens = ScriptedRunner::Tokens;
 struct Drafters {
   bool ngrams = false;
   BenchDraft* draft = nullptr;
+  double mtp = 0;  // the share of right guesses of the layer for multi-token prediction; 0: none
   // The share of right guesses before each run; 0: each run is the draft model's first one.
   std::optional<double> record = {};
 
-  bool any() const { return ngrams || draft != nullptr; }
+  bool any() const { return ngrams || draft != nullptr || mtp > 0; }
 };
 
 // The end of one session.
@@ -65,6 +67,12 @@ class Bench {
                                             {.model_fingerprint = 1, .kv_format = "bf16"}));
     ASSIGN_OR_RETURN(bench->store_,
                      TieredStore::Open({}, bench->pool_->view(), [](const BlockEvent&) {}));
+    if (bench->runner_.mtp() != nullptr) {
+      bench->mtp_ = std::make_unique<MtpDrafter>(
+          bench->runner_, bench->pool_->view(), bench->clock_,
+          MtpDrafter::Options{.step_tokens = kRows,
+                              .relative_cost = 2.0 / runner.kv_layout().layers});
+    }
     return bench;
   }
 
@@ -73,12 +81,14 @@ class Bench {
     runner_.script = script;
     if (drafters.record) drafters.draft->Forget();
     if (drafters.record > 0) drafters.draft->Record(*drafters.record);
+    runner_.mtp_wrong = WrongPlaces(script.size(), kPromptTokens, drafters.mtp);
     DecodeEngine engine({.runner = runner_,
                          .pool = *pool_,
                          .cache = *cache_,
                          .store = *store_,
                          .clock = clock_,
-                         .draft = drafters.draft == nullptr ? nullptr : &drafters.draft->model()},
+                         .draft = drafters.draft == nullptr ? nullptr : &drafters.draft->model(),
+                         .mtp = drafters.mtp > 0 ? mtp_.get() : nullptr},
                         {.batch_max = 16,
                          .sessions_max = 16,
                          .draft_tokens = drafters.any() ? kDraftTokens : 0,
@@ -130,6 +140,7 @@ class Bench {
   SteadyClock clock_;
   ScriptedRunner runner_;
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<MtpDrafter> mtp_;  // null: the model has no layer for it
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<TieredStore> store_;
 };
@@ -182,13 +193,14 @@ using Progress = std::function<void(const std::string&)>;
 // Measures the rows of one report.
 class Rows {
  public:
-  Rows(Bench& bench, int rounds, const Progress& progress)
-      : bench_(bench), rounds_(rounds), progress_(progress) {}
+  Rows(int rounds, const Progress& progress) : rounds_(rounds), progress_(progress) {}
+
+  void Use(Bench& bench) { bench_ = &bench; }  // for the next rows; outlives them
 
   // Returns the change.
   absl::StatusOr<double> Add(const std::string& name, double goal, const Tokens& script,
                              int sequences, const Drafters& drafters) {
-    ASSIGN_OR_RETURN(const double change, Change(bench_, script, sequences, drafters, rounds_));
+    ASSIGN_OR_RETURN(const double change, Change(*bench_, script, sequences, drafters, rounds_));
     Put(name, change, goal);
     return change;
   }
@@ -212,7 +224,7 @@ class Rows {
     rows_.push_back({name, value, "x", goal, value / goal});
   }
 
-  Bench& bench_;
+  Bench* bench_ = nullptr;
   const int rounds_;
   const Progress& progress_;
   std::vector<BenchRow> rows_;
@@ -250,26 +262,26 @@ absl::Status MeasureFirstAnswers(const Tokens& text, BenchDraft& draft, Rows& ro
       .status();
 }
 
+// The layer's keys and values of the prompt are whatever the pages hold, as those of the model.
+absl::Status MeasureMtp(const Tokens& text, Rows& rows) {
+  RETURN_IF_ERROR(rows.Add("mtp_speedup_b1", 1.6, text, 1, {.mtp = 0.7}).status());
+  RETURN_IF_ERROR(rows.AddBatches("mtp", "mtp_worst_change", Short(text), {.mtp = 0.7}));
+  return rows.Add("bad_mtp_change_b1", 0.97, text, 1, {.mtp = 0.1}).status();
+}
+
 absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
   draft.Guess(text, kPromptTokens, 0.7);
   return rows.Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.draft = &draft}).status();
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
-    const SpeculativeBenchOptions& options,
-    const std::function<void(const std::string&)>& progress) {
-  ASSIGN_OR_RETURN(const Tokens text, TextTokens(options));
+// The rows of guesses from the text and from a draft model.
+absl::Status MeasureDrafts(const Tokens& text, const Exec& exec, Rows& rows,
+                           const Progress& progress) {
   progress("building random weights of the TinyLlama-1.1B shape");
-  ThreadPool pool(options.threads > 0
-                      ? options.threads
-                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
-  const Exec exec{.threads = &pool};
   const Weights weights = RandomWeights(TinyLlamaShape(), 1);
-  TransformerRunner runner(weights, exec, 16 + kDraftRows);
+  TransformerRunner runner(weights, exec, kRows);
   ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
-  Rows rows(*bench, options.rounds, progress);
+  rows.Use(*bench);
   RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
   const auto open = [&](WeightPolicy policy) {
     progress("building random weights of a tenth of the size");
@@ -279,7 +291,36 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
   RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
   RETURN_IF_ERROR(MeasureFirstAnswers(text, *draft, rows));
   ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
-  RETURN_IF_ERROR(MeasureInt4(text, *four_bits, rows));
+  return MeasureInt4(text, *four_bits, rows);
+}
+
+// The rows of a model that has a layer for multi-token prediction.
+absl::Status MeasureOwnLayer(const Tokens& text, const Exec& exec, Rows& rows,
+                             const Progress& progress) {
+  progress("building random weights of the same shape and a layer for multi-token prediction");
+  ModelConfig config = TinyLlamaShape();
+  config.mtp_layers = 1;
+  config.use_mtp = true;
+  const Weights weights = RandomWeights(config, 1);
+  TransformerRunner runner(weights, exec, kRows);
+  ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
+  rows.Use(*bench);
+  return MeasureMtp(text, rows);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
+    const SpeculativeBenchOptions& options,
+    const std::function<void(const std::string&)>& progress) {
+  ASSIGN_OR_RETURN(const Tokens text, TextTokens(options));
+  ThreadPool pool(options.threads > 0
+                      ? options.threads
+                      : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
+  const Exec exec{.threads = &pool};
+  Rows rows(options.rounds, progress);
+  RETURN_IF_ERROR(MeasureDrafts(text, exec, rows, progress));
+  RETURN_IF_ERROR(MeasureOwnLayer(text, exec, rows, progress));
   return rows.Take();
 }
 
