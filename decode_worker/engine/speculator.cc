@@ -109,6 +109,7 @@ DraftOffers Speculator::OffersOf(DecodeSequence& sequence) const {
 
 void Speculator::EndStep(int64_t rows, std::optional<double> seconds) {
   if (seconds) cost_.Add(rows, *seconds);
+  if (draft_ != nullptr) trial_.EndStep(draft_->acceptance_known());
   ++steps_;
 }
 

@@ -13,6 +13,7 @@
 #include "decode_worker/engine/decode_sequence.h"
 #include "decode_worker/speculation/draft_lengths.h"
 #include "decode_worker/speculation/draft_model.h"
+#include "decode_worker/speculation/draft_trial.h"
 #include "decode_worker/speculation/mtp_drafter.h"
 #include "decode_worker/speculation/step_cost.h"
 
@@ -73,6 +74,12 @@ class Speculator {
     std::atomic<int64_t> right{0};
   };
 
+  // Sequences that the draft model may compute.
+  struct Wishes {
+    std::vector<DraftWish> wishes;
+    std::vector<DecodeSequence*> sequences;  // of the wishes
+  };
+
   const Counts& CountsOf(Drafter by) const { return counts_[static_cast<size_t>(by)]; }
   void ClearGuesses(const Batch& batch) const;
   DraftOffers OffersOf(DecodeSequence& sequence) const;
@@ -83,6 +90,8 @@ class Speculator {
   // speculator_model.cc: the draft model.
   DraftPlan PlanWithModel(const Batch& batch, std::vector<DraftOffers> offers);
   void CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers, const StepCost& model);
+  Wishes WishesOf(const Batch& batch, const DraftPlan& plan, double step) const;
+  void CatchUp(const Batch& batch, DraftContext& context, double seconds);
   bool CatchUpPays(const DecodeSequence& sequence, double saved, double step) const;
   static double TokensToCome(const DecodeSequence& sequence);
   bool BeginCatchUp(const Batch& batch, DecodeSequence& sequence);
@@ -103,6 +112,7 @@ class Speculator {
   DraftModel* draft_;  // null: there is none, or it has failed
   MtpDrafter* mtp_;    // likewise
   StepCost cost_;      // of the target's steps
+  DraftTrial trial_;
   int64_t steps_ = 0;
   std::mt19937 random_{1};                // for Options::random only
   std::array<Counts, kDrafters> counts_;  // by Drafter

@@ -41,27 +41,43 @@ DraftPlan Speculator::PlanWithModel(const Batch& batch, std::vector<DraftOffers>
   return plan;
 }
 
-// Computes some tokens of the oldest sequence whose guesses are going to pay, once the draft model
-// has its KV.
+// Computes some tokens of a sequence whose guesses are going to pay, once the draft model has its
+// KV.
 void Speculator::CatchUpOne(const Batch& batch, std::span<const DraftOffers> offers,
                             const StepCost& model) {
-  const DraftPlan wish = Choose(offers, {.target = cost_, .model = &model});
   const double step = cost_.Seconds(static_cast<int64_t>(batch.ids.size()));
-  for (size_t i = 0; i < batch.ids.size(); ++i) {
-    DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);
-    const DraftChoice& choice = wish.choices[i];
-    if (choice.drafter != Drafter::kModel || DraftModel::Ready(*sequence.context)) continue;
-    const double saved = wish.saved / static_cast<double>(batch.ids.size());
-    if (!options_.random && !CatchUpPays(sequence, saved, step)) continue;
+  const Wishes all = WishesOf(batch, Choose(offers, {.target = cost_, .model = &model}), step);
+  for (const size_t i : trial_.Order(all.wishes, options_.random || draft_->acceptance_known())) {
+    DecodeSequence& sequence = *all.sequences[i];
     if (!BeginCatchUp(batch, sequence)) continue;
     if (DraftModel::Ready(*sequence.context)) continue;
-    Beat();
-    if (const auto status = draft_->CatchUp(*sequence.context, kCatchUpSteps * step, cost_);
-        !status.ok()) {
-      StopModel(batch.sequences, status);
-    }
-    return;
+    trial_.Spend(all.wishes[i]);
+    return CatchUp(batch, *sequence.context, kCatchUpSteps * step);
   }
+}
+
+// The sequences that `plan` gives guesses of the draft model. `step`: the seconds of a step.
+Speculator::Wishes Speculator::WishesOf(const Batch& batch, const DraftPlan& plan,
+                                        double step) const {
+  Wishes all;
+  const double saved = plan.saved / static_cast<double>(batch.ids.size());
+  for (size_t i = 0; i < batch.ids.size(); ++i) {
+    DecodeSequence& sequence = batch.sequences.at(batch.ids[i]);
+    if (plan.choices[i].drafter != Drafter::kModel) continue;
+    const bool ready = DraftModel::Ready(*sequence.context);
+    if (!ready && !options_.random && !CatchUpPays(sequence, saved, step)) continue;
+    all.sequences.push_back(&sequence);
+    all.wishes.push_back({.cost = draft_->CatchUpSeconds(*sequence.context, cost_) / step,
+                          .begun = sequence.context->computed() > 0,
+                          .ready = ready});
+  }
+  return all;
+}
+
+void Speculator::CatchUp(const Batch& batch, DraftContext& context, double seconds) {
+  Beat();
+  const absl::Status status = draft_->CatchUp(context, seconds, cost_);
+  if (!status.ok()) StopModel(batch.sequences, status);
 }
 
 // `saved`: the expected share of the time of each of its tokens. `step`: the seconds of a step.

@@ -21,6 +21,8 @@ class Acceptance {
   double rate(double prior = 0.5, double weight = 1) const {
     return (right_ + prior * weight) / (all_ + weight);
   }
+  // The number of guesses that count.
+  double weight() const { return all_; }
 
  private:
   double keep_;

@@ -63,6 +63,7 @@ class DraftModel {
 
   // The share of right guesses in all sequences.
   double acceptance() const { return acceptance_.rate(); }
+  bool acceptance_known() const { return acceptance_.known(); }
   // Counts the comparisons of a step.
   void Count(DraftContext& context) { acceptance_.Count(context.TakeCompared()); }
   void SkipGuesses();  // a step passed without any guess

@@ -55,6 +55,8 @@ class GuessRecord {
 class SharedAcceptance {
  public:
   double rate() const { return acceptance_.rate(kAssumed, kAssumedWeight); }
+  // False while the rate is little more than assumed: at the start, and after a low rate has faded.
+  bool known() const { return acceptance_.weight() >= kKnownGuesses; }
   void Count(const GuessRecord::Compared& compared) {
     for (int i = 0; i < compared.all; ++i) acceptance_.Add(i < compared.right);
   }
@@ -63,7 +65,9 @@ class SharedAcceptance {
  private:
   // The assumed acceptance of a drafter of which nothing is known, in guesses.
   static constexpr double kAssumed = 0.6, kAssumedWeight = 8;
-  static constexpr double kWindow = 256;  // guesses
+  static constexpr double kKnownGuesses = 16;
+  // Of guesses. In a longer one, a drafter that has become bad is believed for too long.
+  static constexpr double kWindow = 64;
   static constexpr double kFadeSteps = 1024;
 
   Acceptance acceptance_{kWindow};

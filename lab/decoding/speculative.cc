@@ -6,6 +6,7 @@
 #include <fstream>
 #include <future>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include "decode_worker/engine/decode_engine.h"
@@ -23,6 +24,7 @@ constexpr size_t kAnswerTokens = 64;
 constexpr int kBatches[] = {1, 2, 4, 8, 16};
 constexpr int32_t kDraftTokens = 8;  // the default of --max_draft_tokens
 constexpr int32_t kDraftRows = 64;
+constexpr int32_t kRows = 16 + kDraftRows;  // of a step
 constexpr size_t kLongAnswerTokens = 256;
 constexpr int64_t kBlocks = 16 * (kPromptTokens + kAnswerTokens + 16) / 16;
 
@@ -31,9 +33,12 @@ using Tokens = ScriptedRunner::Tokens;
 // The sources of guesses in a run.
 struct Drafters {
   bool ngrams = false;
-  DraftModel* model = nullptr;
+  BenchDraft* draft = nullptr;
+  double mtp = 0;  // the share of right guesses of the layer for multi-token prediction; 0: none
+  // The share of right guesses before each run; 0: each run is the draft model's first one.
+  std::optional<double> record = {};
 
-  bool any() const { return ngrams || model != nullptr; }
+  bool any() const { return ngrams || draft != nullptr || mtp > 0; }
 };
 
 // The end of one session.
@@ -62,18 +67,28 @@ class Bench {
                                             {.model_fingerprint = 1, .kv_format = "bf16"}));
     ASSIGN_OR_RETURN(bench->store_,
                      TieredStore::Open({}, bench->pool_->view(), [](const BlockEvent&) {}));
+    if (bench->runner_.mtp() != nullptr) {
+      bench->mtp_ = std::make_unique<MtpDrafter>(
+          bench->runner_, bench->pool_->view(), bench->clock_,
+          MtpDrafter::Options{.step_tokens = kRows,
+                              .relative_cost = 2.0 / runner.kv_layout().layers});
+    }
     return bench;
   }
 
   // Tokens per second of a batch of equal answers, all of which are the script's.
   absl::StatusOr<double> Rate(const Tokens& script, int sequences, const Drafters& drafters) {
     runner_.script = script;
+    if (drafters.record) drafters.draft->Forget();
+    if (drafters.record > 0) drafters.draft->Record(*drafters.record);
+    runner_.mtp_wrong = WrongPlaces(script.size(), kPromptTokens, drafters.mtp);
     DecodeEngine engine({.runner = runner_,
                          .pool = *pool_,
                          .cache = *cache_,
                          .store = *store_,
                          .clock = clock_,
-                         .draft = drafters.model},
+                         .draft = drafters.draft == nullptr ? nullptr : &drafters.draft->model(),
+                         .mtp = drafters.mtp > 0 ? mtp_.get() : nullptr},
                         {.batch_max = 16,
                          .sessions_max = 16,
                          .draft_tokens = drafters.any() ? kDraftTokens : 0,
@@ -125,6 +140,7 @@ class Bench {
   SteadyClock clock_;
   ScriptedRunner runner_;
   std::unique_ptr<BlockPool> pool_;
+  std::unique_ptr<MtpDrafter> mtp_;  // null: the model has no layer for it
   std::unique_ptr<KvCacheManager> cache_;
   std::unique_ptr<TieredStore> store_;
 };
@@ -177,13 +193,14 @@ using Progress = std::function<void(const std::string&)>;
 // Measures the rows of one report.
 class Rows {
  public:
-  Rows(Bench& bench, int rounds, const Progress& progress)
-      : bench_(bench), rounds_(rounds), progress_(progress) {}
+  Rows(int rounds, const Progress& progress) : rounds_(rounds), progress_(progress) {}
+
+  void Use(Bench& bench) { bench_ = &bench; }  // for the next rows; outlives them
 
   // Returns the change.
   absl::StatusOr<double> Add(const std::string& name, double goal, const Tokens& script,
                              int sequences, const Drafters& drafters) {
-    ASSIGN_OR_RETURN(const double change, Change(bench_, script, sequences, drafters, rounds_));
+    ASSIGN_OR_RETURN(const double change, Change(*bench_, script, sequences, drafters, rounds_));
     Put(name, change, goal);
     return change;
   }
@@ -207,35 +224,88 @@ class Rows {
     rows_.push_back({name, value, "x", goal, value / goal});
   }
 
-  Bench& bench_;
+  Bench* bench_ = nullptr;
   const int rounds_;
   const Progress& progress_;
   std::vector<BenchRow> rows_;
 };
 
 absl::Status MeasureNgrams(const Tokens& text, Rows& rows) {
-  const Drafters ngrams{.ngrams = true, .model = nullptr};
+  const Drafters ngrams{.ngrams = true};
   RETURN_IF_ERROR(rows.Add("ngram_speedup_b1", 1.8, Repeated(text), 1, ngrams).status());
   return rows.AddBatches("ngram", "worst_change", text, ngrams);
 }
 
 // Long answers: the draft model computes their prompt, too.
 absl::Status MeasureModel(const Tokens& text, BenchDraft& draft, Rows& rows) {
-  const Drafters drafters{.ngrams = false, .model = &draft.model()};
+  const Drafters drafters{.draft = &draft};
   draft.Guess(text, kPromptTokens, 0.7);
   RETURN_IF_ERROR(rows.Add("draft_model_speedup_b1", 1.6, text, 1, drafters).status());
   draft.Guess(Short(text), kPromptTokens, 0.7);
-  RETURN_IF_ERROR(
-      rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters));
+  return rows.AddBatches("draft_model", "draft_model_worst_change", Short(text), drafters);
+}
+
+// The first answers of a worker, of whose draft model nothing is known, and those after the draft
+// model has become bad.
+absl::Status MeasureFirstAnswers(const Tokens& text, BenchDraft& draft, Rows& rows) {
+  const Drafters fresh{.draft = &draft, .record = 0};
+  draft.Guess(Short(text), kPromptTokens, 0.7);
+  RETURN_IF_ERROR(rows.Add("draft_model_first_change_b4", 0.97, Short(text), 4, fresh).status());
+  draft.Guess(Short(text), kPromptTokens, 0.1);
+  for (const int sequences : {4, 16}) {
+    const std::string name = fmt::format("bad_draft_model_change_b{}", sequences);
+    RETURN_IF_ERROR(rows.Add(name, 0.97, Short(text), sequences, fresh).status());
+  }
   draft.Guess(text, kPromptTokens, 0.1);
-  return rows.Add("bad_draft_model_change_b1", 0.97, text, 1, drafters).status();
+  RETURN_IF_ERROR(rows.Add("bad_draft_model_change_b1", 0.97, text, 1, fresh).status());
+  return rows.Add("worse_draft_model_change_b1", 0.97, text, 1, {.draft = &draft, .record = 0.7})
+      .status();
+}
+
+// The layer's keys and values of the prompt are whatever the pages hold, as those of the model.
+absl::Status MeasureMtp(const Tokens& text, Rows& rows) {
+  RETURN_IF_ERROR(rows.Add("mtp_speedup_b1", 1.6, text, 1, {.mtp = 0.7}).status());
+  RETURN_IF_ERROR(rows.AddBatches("mtp", "mtp_worst_change", Short(text), {.mtp = 0.7}));
+  return rows.Add("bad_mtp_change_b1", 0.97, text, 1, {.mtp = 0.1}).status();
 }
 
 absl::Status MeasureInt4(const Tokens& text, BenchDraft& draft, Rows& rows) {
   draft.Guess(text, kPromptTokens, 0.7);
-  return rows
-      .Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.ngrams = false, .model = &draft.model()})
-      .status();
+  return rows.Add("draft_model_int4_speedup_b1", 1.6, text, 1, {.draft = &draft}).status();
+}
+
+// The rows of guesses from the text and from a draft model.
+absl::Status MeasureDrafts(const Tokens& text, const Exec& exec, Rows& rows,
+                           const Progress& progress) {
+  progress("building random weights of the TinyLlama-1.1B shape");
+  const Weights weights = RandomWeights(TinyLlamaShape(), 1);
+  TransformerRunner runner(weights, exec, kRows);
+  ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
+  rows.Use(*bench);
+  RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
+  const auto open = [&](WeightPolicy policy) {
+    progress("building random weights of a tenth of the size");
+    return BenchDraft::Open(exec, policy, kBlocks, weights.bytes());
+  };
+  ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
+  RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
+  RETURN_IF_ERROR(MeasureFirstAnswers(text, *draft, rows));
+  ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
+  return MeasureInt4(text, *four_bits, rows);
+}
+
+// The rows of a model that has a layer for multi-token prediction.
+absl::Status MeasureOwnLayer(const Tokens& text, const Exec& exec, Rows& rows,
+                             const Progress& progress) {
+  progress("building random weights of the same shape and a layer for multi-token prediction");
+  ModelConfig config = TinyLlamaShape();
+  config.mtp_layers = 1;
+  config.use_mtp = true;
+  const Weights weights = RandomWeights(config, 1);
+  TransformerRunner runner(weights, exec, kRows);
+  ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
+  rows.Use(*bench);
+  return MeasureMtp(text, rows);
 }
 
 }  // namespace
@@ -244,24 +314,13 @@ absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
     const SpeculativeBenchOptions& options,
     const std::function<void(const std::string&)>& progress) {
   ASSIGN_OR_RETURN(const Tokens text, TextTokens(options));
-  progress("building random weights of the TinyLlama-1.1B shape");
   ThreadPool pool(options.threads > 0
                       ? options.threads
                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   const Exec exec{.threads = &pool};
-  const Weights weights = RandomWeights(TinyLlamaShape(), 1);
-  TransformerRunner runner(weights, exec, 16 + kDraftRows);
-  ASSIGN_OR_RETURN(const auto bench, Bench::Begin(runner));
-  Rows rows(*bench, options.rounds, progress);
-  RETURN_IF_ERROR(MeasureNgrams(Short(text), rows));
-  const auto open = [&](WeightPolicy policy) {
-    progress("building random weights of a tenth of the size");
-    return BenchDraft::Open(exec, policy, kBlocks, weights.bytes());
-  };
-  ASSIGN_OR_RETURN(const auto draft, open(WeightPolicy::kCheckpoint));
-  RETURN_IF_ERROR(MeasureModel(text, *draft, rows));
-  ASSIGN_OR_RETURN(const auto four_bits, open(WeightPolicy::kInt4));
-  RETURN_IF_ERROR(MeasureInt4(text, *four_bits, rows));
+  Rows rows(options.rounds, progress);
+  RETURN_IF_ERROR(MeasureDrafts(text, exec, rows, progress));
+  RETURN_IF_ERROR(MeasureOwnLayer(text, exec, rows, progress));
   return rows.Take();
 }
 

@@ -24,7 +24,11 @@ struct SpeculativeBenchOptions {
 // is.
 // `draft_model_speedup_b1` is of a draft model of a tenth of the size that guesses 70 % of the
 // tokens right, its computation of the prompt included; `draft_model_int4_speedup_b1` of one with
-// weights of four bits; `bad_draft_model_change_b1` of one that guesses 10 % right.
+// weights of four bits. `bad_draft_model_change_b1`, `b4` and `b16` are the first answers of a
+// worker whose draft model guesses 10 % right, `draft_model_first_change_b4` those with 70 %, and
+// `worse_draft_model_change_b1` follows guesses of which 70 % were right, and has 10 %.
+// `mtp_speedup_b1` is of a model with a layer for multi-token prediction that guesses 70 % right,
+// `bad_mtp_change_b1` of one with 10 %. Both are over the same model without guesses.
 absl::StatusOr<std::vector<BenchRow>> RunSpeculativeBench(
     const SpeculativeBenchOptions& options,
     const std::function<void(const std::string&)>& progress);

@@ -59,6 +59,31 @@ TEST_F(DraftModelEngineTest, AWrongModelChangesNothing) {
   EXPECT_LT(right(), checked());
 }
 
+// The first prompt costs the draft model about two steps, which 60 steps earn. Then its acceptance
+// is known, and the next prompt needs to earn nothing.
+TEST_F(DraftModelEngineTest, TheFirstPromptWaitsUntilStepsHaveEarnedIt) {
+  std::atomic<int64_t> begun = -1;  // the step in which a prompt is begun
+  draft_runner_.before_step = [&] {
+    if (begun < 0) begun = engine_->steps();
+  };
+  Make(4000, 0);
+  std::vector<TestSession> sessions(1);
+  sessions[0].prompt.assign(3000, 7);
+  sessions[0].answers = 200;
+  sessions[0].key = {.session = 1, .epoch = 0, .nonce = 1};
+  Serve(sessions);
+  EXPECT_GE(begun, 40);
+  EXPECT_LE(begun, 80);
+  EXPECT_GT(right(), 50);
+  const int64_t before = engine_->steps();
+  begun = -1;
+  sessions[0].prompt.assign(3000, 8);
+  sessions[0].key.session = 2;
+  Serve(sessions);
+  EXPECT_GE(begun, before);
+  EXPECT_LE(begun, before + 10);
+}
+
 TEST_F(DraftModelEngineTest, PreemptedSessionsGoOnExactly) {
   Make(90, 4000);
   std::vector<TestSession> sessions = Some(60);
