@@ -121,7 +121,11 @@ void PrefillEngine::Accept(PrefillJob job) {
                                            .table = {},
                                            .eviction = std::move(eviction)})
                        .first->second;
-  if (prompt.job.hidden_state) prompt.hidden.resize(static_cast<size_t>(hidden_size_));
+  if (prompt.job.hidden_mean) {
+    prompt.hidden_sum.resize(static_cast<size_t>(hidden_size_));
+  } else if (prompt.job.hidden_state) {
+    prompt.hidden.resize(static_cast<size_t>(hidden_size_));
+  }
   if (fills_mtp_) prompt.mtp_hidden.resize(static_cast<size_t>(hidden_size_));
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
@@ -311,6 +315,7 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
                      .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
                      .evicted = behind ? eviction->EvictedAt(begin) : 0,
                      .selection = selection,
+                     .hidden_sum = prompt.hidden_sum,
                      .fills_mtp = fills_mtp_ && !behind,
                      .before = prompt.mtp_hidden});
   };
@@ -362,9 +367,12 @@ absl::Status PrefillEngine::SendScores(const PrefillChunk& chunk, size_t first_o
 }
 
 void PrefillEngine::SendHiddenState(const Prompt& prompt) {
-  if (prompt.hidden.empty()) return;
+  if (!prompt.job.hidden_state) return;
   v1::HiddenState state;
   state.mutable_values()->Assign(prompt.hidden.begin(), prompt.hidden.end());
+  state.set_mean(prompt.job.hidden_mean);
+  const auto tokens = static_cast<double>(prompt.job.tokens.size());
+  for (const double sum : prompt.hidden_sum) state.add_values(static_cast<float>(sum / tokens));
   prompt.job.sink->OnHiddenState(std::move(state));
 }
 

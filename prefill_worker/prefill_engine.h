@@ -70,11 +70,12 @@ class PrefillEngine {
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
-    int32_t cached = 0;              // tokens
-    BlockCredit credit = {};         // for the blocks of later chunks
-    OwedBlocks owed = {};            // of a prompt that exchanges blocks
-    size_t passed = 0;               // leading blocks that its window has passed
-    std::vector<float> hidden = {};  // of its last token; empty: not wanted
+    int32_t cached = 0;                   // tokens
+    BlockCredit credit = {};              // for the blocks of later chunks
+    OwedBlocks owed = {};                 // of a prompt that exchanges blocks
+    size_t passed = 0;                    // leading blocks that its window has passed
+    std::vector<float> hidden = {};       // of its last token; empty: not wanted
+    std::vector<double> hidden_sum = {};  // of all tokens so far; empty: their mean is not wanted
     // The hidden state of the last token computed, which the MTP layer takes with the next token.
     // Zeros before the first, which may follow a cached prefix. Empty without such a layer.
     std::vector<float> mtp_hidden = {};

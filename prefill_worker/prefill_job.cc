@@ -20,9 +20,9 @@ bool PrefillJob::Exchanges(const KvLayout& layout, int32_t chunk_tokens) const {
 }
 
 // The last token is never taken from the cache, because its logits are needed; scores need those of
-// all tokens, and an eviction the queries of those that it observes.
+// all tokens, a mean their hidden states, and an eviction the queries of those that it observes.
 int64_t PrefillJob::CachedBlocksMax(const KvLayout& layout) const {
-  if (score_top) return 0;
+  if (score_top || hidden_mean) return 0;
   if (!eviction) {
     const int64_t most = (static_cast<int64_t>(tokens.size()) - 1) / layout.block_tokens;
     return std::min(most, std::ssize(prompt.ids));

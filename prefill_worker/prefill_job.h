@@ -48,7 +48,8 @@ struct PrefillJob {
   // Score the prompt's tokens, with this number of alternatives. Nothing is taken from the cache
   // then.
   std::optional<uint32_t> score_top{};
-  bool hidden_state = false;             // report that of the last token
+  bool hidden_state = false;  // report that of the last token
+  bool hidden_mean = false;   // instead, the mean of all; nothing is taken from the cache
   std::optional<KvEviction> eviction{};  // that drops some of `tokens`
   PageSelection selection{};             // of the tokens behind the prompt
   TimePoint arrival;

@@ -105,6 +105,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
         .choices = request.sampling().choices(),
         .candidates = BeamCandidates(request.sampling()),
         .hidden_state = request.hidden_state(),
+        .hidden_mean = request.hidden_state() && request.hidden_mean(),
         .arrival = backend_.clock.Now(),
         .deadline = DeadlineOf(context, backend_.clock),
         .sink = Self()};

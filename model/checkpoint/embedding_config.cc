@@ -12,7 +12,8 @@ namespace {
 constexpr size_t kMaxModuleBytes = size_t{64} << 10;
 constexpr size_t kMaxModules = 8;
 constexpr std::string_view kModulesFile = "modules.json";
-constexpr std::string_view kLastToken = "lasttoken";
+constexpr const char* kLastToken = "pooling_mode_lasttoken";
+constexpr const char* kMean = "pooling_mode_mean_tokens";
 
 // A step from tokens to the embedding, e.g. {"Pooling", "1_Pooling"}.
 struct Module {
@@ -49,6 +50,24 @@ absl::Status CheckPath(const std::string& path) {
                          path);
 }
 
+// Newer files name the mode, older ones have a field for each.
+Pooling ReadMode(const nlohmann::json& file, JsonFields& fields) {
+  if (fields.Has("pooling_mode")) {
+    const std::string mode = fields.Choice("pooling_mode", {"lasttoken", "mean"});
+    return mode == "mean" ? Pooling::kMean : Pooling::kLastToken;
+  }
+  const bool last = fields.Bool(kLastToken, false), mean = fields.Bool(kMean, false);
+  for (const auto& [key, value] : file.items()) {
+    if (!key.starts_with("pooling_mode_") || key == kLastToken || key == kMean) continue;
+    if (fields.Bool(key, false)) {
+      fields.Fail(key, "false: the last token or the mean of all is pooled");
+    }
+  }
+  if (last && mean) fields.Fail(kMean, "false beside pooling_mode_lasttoken");
+  if (!last && !mean) fields.Fail(kLastToken, "true, or pooling_mode_mean_tokens");
+  return mean ? Pooling::kMean : Pooling::kLastToken;
+}
+
 absl::Status ReadPooling(const std::string& model, const std::string& path,
                          EmbeddingConfig* config) {
   RETURN_IF_ERROR(CheckPath(path));
@@ -65,22 +84,7 @@ absl::Status ReadPooling(const std::string& model, const std::string& path,
   if (fields.Int(width, 1, INT32_MAX) != config->dimensions && fields.status().ok()) {
     fields.Fail(width, fmt::format("the model's hidden_size, which is {}", config->dimensions));
   }
-  // Newer files name the mode, older ones have a field for each.
-  if (fields.Has("pooling_mode")) {
-    fields.Choice("pooling_mode", {std::string(kLastToken)});
-    return fields.status();
-  }
-  for (const auto& [key, value] : file.items()) {
-    if (!key.starts_with("pooling_mode_")) continue;
-    const bool last = key == "pooling_mode_lasttoken";
-    if (fields.Bool(key, false) != last) {
-      fields.Fail(key, last ? "true: only the last token's hidden state is pooled"
-                            : "false: only the last token's hidden state is pooled");
-    }
-  }
-  if (!fields.Has("pooling_mode_lasttoken")) {
-    fields.Fail("pooling_mode_lasttoken", "true: only the last token's hidden state is pooled");
-  }
+  config->pooling = ReadMode(file, fields);
   return fields.status();
 }
 

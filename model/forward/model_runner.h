@@ -56,6 +56,10 @@ struct SequenceStep {
   // Receives the hidden state of the last of `tokens`, which its logits come from. Empty, or of
   // hidden_size() elements, with wants_logits or fills_mtp.
   std::span<float> hidden = {};
+  // Receives the sum of the hidden states of all `tokens` on top of what it has: one after the
+  // other, so that the sum of a prompt does not depend on its division into steps. Empty, or of
+  // hidden_size() elements.
+  std::span<double> hidden_sum = {};
   // Only for a runner with mtp(): the step also writes the keys and values of the layer for
   // multi-token prediction.
   bool fills_mtp = false;

@@ -12,6 +12,11 @@ absl::Status CheckHidden(const SequenceStep& sequence, const StepLimits& limits,
         "logits",
         index, sequence.hidden.size(), hidden);
   }
+  if (!sequence.hidden_sum.empty() && sequence.hidden_sum.size() != hidden) {
+    return InvalidArgument(
+        "sequence {} has room for {} dimensions of a sum of hidden states, it may have 0 or {}",
+        index, sequence.hidden_sum.size(), hidden);
+  }
   if (!sequence.fills_mtp) return absl::OkStatus();
   if (!limits.has_mtp || sequence.evicted > 0) {
     return InvalidArgument("sequence {} has fills_mtp, and {}", index,

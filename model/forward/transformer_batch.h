@@ -14,7 +14,7 @@ struct TransformerRunner::Batch {
   int64_t rows = 0;
   std::vector<AttentionSequence> sequences;
   // The rows whose output of the last layer is in use: the last row of a sequence with wants_logits
-  // or hidden, and all rows of one with fills_mtp. They become the only rows (KeepRows).
+  // or hidden, and all rows of one that KeepsAll. They become the only rows (KeepRows).
   std::vector<AttentionSequence> kept;
   int64_t kept_rows = 0;
   // The same as `sequences` and `kept`, in layers where rows select pages (StepSelection). Empty:
@@ -26,6 +26,8 @@ struct TransformerRunner::Batch {
     int64_t row = 0;
     bool logits = false;
     std::span<float> hidden;  // SequenceStep::hidden
+    int64_t rows = 1;         // that are kept, up to `row`
+    std::span<double> sum;    // SequenceStep::hidden_sum
   };
   std::vector<Output> outputs;
   // The rows of a sequence with fills_mtp.
@@ -38,6 +40,9 @@ struct TransformerRunner::Batch {
   };
   std::vector<MtpRows> mtp;
 
+  static bool KeepsAll(const SequenceStep& sequence) {
+    return sequence.fills_mtp || !sequence.hidden_sum.empty();
+  }
   // Leaves out the rows whose output of the last layer is not in use.
   void KeepLast() {
     sequences = kept;

@@ -208,6 +208,8 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
                          .kept_row = kept_row,
                          .rows = all.rows,
                          .before = sequence.before});
+  }
+  if (Batch::KeepsAll(sequence)) {
     batch.kept.push_back(all);
   } else if (sequence.wants_logits) {
     batch.kept.push_back({.first_row = batch.rows - 1,
@@ -218,8 +220,11 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
     return;
   }
   batch.kept_rows += batch.kept.back().rows;
-  batch.outputs.push_back(
-      {.row = batch.kept_rows - 1, .logits = sequence.wants_logits, .hidden = sequence.hidden});
+  batch.outputs.push_back({.row = batch.kept_rows - 1,
+                           .logits = sequence.wants_logits,
+                           .hidden = sequence.hidden,
+                           .rows = batch.kept.back().rows,
+                           .sum = sequence.hidden_sum});
 }
 
 // Every row that selects is a sequence of its own in Batch::chosen.
@@ -240,7 +245,7 @@ void TransformerRunner::PrepareSelection(const StepArgs& args, Batch& batch) {
     const auto first = std::ssize(batch.chosen);
     if (dense.rows > 0) batch.chosen.push_back(dense);
     for (int64_t j = leading[i]; j < rows; ++j) batch.chosen.push_back(selection.RowAt(row++));
-    if (sequence.fills_mtp) {
+    if (Batch::KeepsAll(sequence)) {
       batch.chosen_kept.insert(batch.chosen_kept.end(), batch.chosen.begin() + first,
                                batch.chosen.end());
       ++kept;
@@ -466,24 +471,28 @@ void TransformerRunner::Finish(const StepArgs& args, Batch& batch) {
   if (!batch.mtp.empty()) GatherMtp(hidden, batch);
   for (const Batch::Output& output : batch.outputs) {
     std::copy_n(hidden.row(output.row), output.hidden.size(), output.hidden.begin());
+    for (int64_t row = output.row - output.rows + 1; row <= output.row; ++row) {
+      for (size_t i = 0; i < output.sum.size(); ++i) output.sum[i] += hidden.row(row)[i];
+    }
   }
   Logits(args, RowsWithLogits(hidden, batch));
   if (!batch.mtp.empty()) FillMtp(args, batch);
 }
 
-// The rows of `hidden` whose logits are wanted: all of them, unless the step fills the layer for
-// MTP.
+// The rows of `hidden` whose logits are wanted, as the first rows of the scratch of inputs, in
+// which most models have `hidden`.
 View<const float, 2> TransformerRunner::RowsWithLogits(View<const float, 2> hidden,
                                                        const Batch& batch) {
-  if (batch.mtp.empty()) return hidden;
-  std::vector<int32_t> rows;
+  const int64_t width = weights_.config.hidden;
+  auto* const rows = scratch_->input.as<float>();
+  int64_t count = 0;
   for (const Batch::Output& output : batch.outputs) {
-    if (output.logits) rows.push_back(static_cast<int32_t>(output.row));
+    if (!output.logits) continue;
+    const float* const from = hidden.row(output.row);
+    float* const to = rows + count++ * width;
+    if (from != to) std::copy_n(from, width, to);
   }
-  const View<float, 2> gathered(scratch_->mtp_input.as<float>(),
-                                {std::ssize(rows), weights_.config.hidden});
-  GatherRows(exec_, {.input = hidden, .rows = rows, .output = gathered});
-  return gathered;
+  return {rows, {count, width}};
 }
 
 void TransformerRunner::Logits(const StepArgs& args, View<const float, 2> hidden) {

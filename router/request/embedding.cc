@@ -46,8 +46,10 @@ absl::Status TakeEmbedding(const v1::GenerateRequest& request, const ServedModel
     return BadField("output.embedding.dimensions", "is {}; it must be in [1, {}]", dimensions,
                     hidden);
   }
-  answer.embedding = EmbeddingSpec{
-      .hidden = hidden, .dimensions = dimensions, .normalise = model.embedding->normalise};
+  answer.embedding = EmbeddingSpec{.hidden = hidden,
+                                   .dimensions = dimensions,
+                                   .pooling = model.embedding->pooling,
+                                   .normalise = model.embedding->normalise};
   return absl::OkStatus();
 }
 

@@ -17,6 +17,7 @@ struct AnswerSpec;
 struct EmbeddingSpec {
   uint32_t hidden = 0;      // dimensions of the model's hidden states
   uint32_t dimensions = 0;  // of the embedding: the first of `hidden`
+  Pooling pooling = Pooling::kLastToken;
   bool normalise = false;
 };
 
@@ -26,7 +27,7 @@ struct EmbeddingSpec {
 absl::Status TakeEmbedding(const v1::GenerateRequest& request, const ServedModel& model,
                            AnswerSpec& answer);
 
-// The embedding from the last token's hidden state, which has spec.hidden elements. Pure.
+// The embedding from the pooled hidden state, which has spec.hidden elements. Pure.
 std::vector<float> MakeEmbedding(std::span<const float> hidden, const EmbeddingSpec& spec);
 
 }  // namespace penstock

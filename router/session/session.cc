@@ -193,7 +193,11 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
     prefill.mutable_scoring()->set_top_logprobs(request_.answer.prompt_alternatives());
     prefill.clear_peer();
   }
-  prefill.set_hidden_state(request_.answer.embedding.has_value());
+  if (const std::optional<EmbeddingSpec>& embedding = request_.answer.embedding) {
+    prefill.set_hidden_state(true);
+    prefill.set_hidden_mean(embedding->pooling == Pooling::kMean);
+    if (prefill.hidden_mean()) prefill.clear_peer();
+  }
   effects_.Open(number, attempt.workers, prefill, decode);
 }
 

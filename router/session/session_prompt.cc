@@ -35,6 +35,13 @@ void Session::AcceptHiddenState(int number, const v1::HiddenState& state, TimePo
                  DataLoss("a hidden state of {} dimensions; expected were {}", size, spec->hidden)},
                 now);
   }
+  if (state.mean() != (spec->pooling == Pooling::kMean)) {  // a worker of an older release
+    return Fail(number,
+                {Side::kPrefill,
+                 DataLoss("the hidden state {} the mean of all tokens, which was {} for",
+                          state.mean() ? "is" : "is not", state.mean() ? "not asked" : "asked")},
+                now);
+  }
   writers_.front().ShowEmbedding(MakeEmbedding({state.values().data(), size}, *spec));
 }
 

@@ -26,7 +26,7 @@ constexpr const char* kModules =
 // The bundled model, as if it had been trained to embed.
 class EmbeddingModel {
  public:
-  EmbeddingModel() {
+  explicit EmbeddingModel(const std::string& mode = "lasttoken") {
     for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
       std::filesystem::create_symlink(file.path(),
                                       folder_.path() + "/" + file.path().filename().string());
@@ -36,8 +36,7 @@ class EmbeddingModel {
     const size_t width = LocalGenerator(ModelFolder()).HiddenState(std::vector<uint32_t>{1}).size();
     folder_.Write(
         "1_Pooling/config.json",
-        fmt::format(R"({{"word_embedding_dimension": {}, "pooling_mode_lasttoken": true}})",
-                    width));
+        fmt::format(R"({{"word_embedding_dimension": {}, "pooling_mode_{}": true}})", width, mode));
   }
   const std::string& path() const { return folder_.path(); }
 
@@ -94,6 +93,33 @@ TEST(Embeddings, AreThoseOfOneProcess) {
     cached += again[i].usage().cached_tokens();
   }
   EXPECT_GT(cached, 0u);  // The other prefill worker may compute one again.
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+// Every prompt is computed whole, whatever is cached of it and wherever it is cut.
+TEST(Embeddings, AMeanHasAllTokens) {
+  const EmbeddingModel model("mean_tokens");
+  LocalGenerator local(model.path());
+  Cluster cluster(
+      {.model = model.path(), .prefill = 2, .decode = 1, .prefill_flags = {"--random_chunks"}});
+  for (const TestRequest& request : MakeRequests(8, 300, local.vocab(), /*seed=*/6)) {
+    Deadline asked(std::chrono::seconds(120));
+    EXPECT_TRUE(Ask(cluster.client(), ToProto(request), asked).status.ok());  // caches its prefix
+    const std::vector<float> hidden = local.MeanHiddenState(request.prompt);
+    const auto width = static_cast<uint32_t>(hidden.size());
+    const std::vector<float> expected =
+        MakeEmbedding(hidden, {.hidden = width, .dimensions = width, .normalise = true});
+    for (int i = 0; i < 2; ++i) {
+      Deadline context(std::chrono::seconds(120));
+      v1::GenerateUnaryResponse answer;
+      const grpc::Status status =
+          cluster.client().GenerateUnary(&context, EmbeddingOf(request.prompt), &answer);
+      ASSERT_TRUE(status.ok()) << status.error_message() << cluster.Logs();
+      const auto& embedding = answer.choices(0).embedding();
+      EXPECT_EQ(std::vector<float>(embedding.begin(), embedding.end()), expected);
+      EXPECT_EQ(answer.usage().cached_tokens(), 0u);
+    }
+  }
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 

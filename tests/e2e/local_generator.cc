@@ -91,6 +91,20 @@ std::vector<float> LocalGenerator::HiddenState(std::span<const uint32_t> prompt)
   return hidden;
 }
 
+// The token at each position is a step of its own.
+std::vector<float> LocalGenerator::MeanHiddenState(std::span<const uint32_t> prompt) {
+  const Held held = Hold(prompt.size());
+  std::vector<float> hidden(static_cast<size_t>(host_->runner->hidden_size()));
+  std::vector<double> sum(hidden.size());
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    Step(prompt.size(), prompt.subspan(i, 1), static_cast<int32_t>(i), held, {}, hidden);
+    for (size_t j = 0; j < sum.size(); ++j) sum[j] += hidden[j];
+  }
+  const auto count = static_cast<double>(prompt.size());
+  for (size_t j = 0; j < sum.size(); ++j) hidden[j] = static_cast<float>(sum[j] / count);
+  return hidden;
+}
+
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
                                                const SamplingParams& params, int tokens_max,
                                                uint32_t choice, const KvCodecSpec& wire) {

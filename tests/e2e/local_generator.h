@@ -41,6 +41,8 @@ class LocalGenerator {
 
   // The hidden state of the prompt's last token.
   std::vector<float> HiddenState(std::span<const uint32_t> prompt);
+  // The mean of those of all tokens.
+  std::vector<float> MeanHiddenState(std::span<const uint32_t> prompt);
 
   uint32_t vocab() const { return static_cast<uint32_t>(host_->runner->vocab()); }
 

@@ -45,6 +45,10 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
                         .blocks = step.blocks.size()});
       clock_.Advance(std::chrono::milliseconds(step.tokens.size()));
       if (step.fills_mtp) before_.emplace_back(step.before.begin(), step.before.end());
+      for (size_t i = 0; i < step.tokens.size() && !step.hidden_sum.empty(); ++i) {
+        step.hidden_sum[0] += step.tokens[i];
+        step.hidden_sum[1] += step.position + static_cast<double>(i) + 1;
+      }
       if (!step.hidden.empty()) {
         step.hidden[0] = static_cast<float>(step.tokens.back());
         step.hidden[1] = static_cast<float>(step.position) + static_cast<float>(step.tokens.size());
@@ -356,6 +360,23 @@ TEST_F(PrefillEngineTest, TheHiddenStateIsTheLastTokens) {
   EXPECT_EQ(first->cached_tokens(), 64u);
   EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
             (std::vector<float>{5, static_cast<float>(tokens.size())}));
+}
+
+// The prefix is cached, and computed again in two chunks.
+TEST_F(PrefillEngineTest, AMeanHasTheHiddenStatesOfAllTokens) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/40);
+  ASSERT_TRUE(
+      Submit({.key = {.session = 1}, .tokens = std::vector<uint32_t>(64, 7)})->Await().ok());
+  const auto sink = Submit({.key = {.session = 2},
+                            .tokens = std::vector<uint32_t>(65, 7),
+                            .hidden_state = true,
+                            .hidden_mean = true});
+  const auto first = sink->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->cached_tokens(), 0u);
+  EXPECT_TRUE(sink->hidden().mean());
+  EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
+            (std::vector<float>{7, 33}));
 }
 
 // The layer for multi-token prediction gets the hidden state behind one chunk in the next; zeros

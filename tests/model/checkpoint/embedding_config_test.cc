@@ -48,6 +48,19 @@ TEST(EmbeddingConfigTest, LastTokenWithAndWithoutNormalisation) {
   EXPECT_TRUE(Load({.pooling = R"({"embedding_dimension": 8, "pooling_mode": "lasttoken"})"}).ok());
 }
 
+TEST(EmbeddingConfigTest, TheMeanOfAllTokens) {
+  EXPECT_EQ(Load({})->pooling, Pooling::kLastToken);
+  for (const char* pooling :
+       {R"({"word_embedding_dimension": 8, "pooling_mode_cls_token": false,
+            "pooling_mode_mean_tokens": true, "pooling_mode_lasttoken": false})",
+        R"({"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true})",
+        R"({"embedding_dimension": 8, "pooling_mode": "mean"})"}) {
+    const auto config = Load({.pooling = pooling});
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ(config->pooling, Pooling::kMean);
+  }
+}
+
 TEST(EmbeddingConfigTest, MostCheckpointsHaveNone) {
   EXPECT_TRUE(absl::IsNotFound(Load({.modules = std::nullopt}).status()));
 }
@@ -69,7 +82,8 @@ TEST(EmbeddingConfigTest, AGgufFileNamesItsPooling) {
   EXPECT_EQ(last->dimensions, 32);
   EXPECT_TRUE(last->normalise);
   for (const int none : {-1, 0}) EXPECT_TRUE(absl::IsNotFound(LoadGguf(none).status()));
-  EXPECT_THAT(Message(LoadGguf(1).status()), HasSubstr("pooling_mode is \"mean\""));
+  EXPECT_EQ(LoadGguf(1)->pooling, Pooling::kMean);
+  EXPECT_THAT(Message(LoadGguf(2).status()), HasSubstr("pooling_mode is \"cls\""));
   EXPECT_THAT(Message(LoadGguf(9).status()), HasSubstr("\"qwen3.pooling_type\" is 9"));
 }
 
@@ -107,14 +121,18 @@ INSTANTIATE_TEST_SUITE_P(
         Refused{{.pooling = std::nullopt}, "names 1_Pooling/config.json, which is missing"},
         Refused{{.pooling = R"({"word_embedding_dimension": 9, "pooling_mode_lasttoken": true})"},
                 "word_embedding_dimension is 9"},
-        Refused{{.pooling = R"({"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true})"},
-                "pooling_mode_mean_tokens is true"},
+        Refused{{.pooling = R"({"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true,
+                                "pooling_mode_cls_token": true})"},
+                "pooling_mode_cls_token is true"},
+        Refused{{.pooling = R"({"word_embedding_dimension": 8,
+                                "pooling_mode_weightedmean_tokens": true})"},
+                "pooling_mode_weightedmean_tokens is true"},
         Refused{{.pooling = R"({"word_embedding_dimension": 8, "pooling_mode_mean_tokens": true,
                                 "pooling_mode_lasttoken": true})"},
                 "pooling_mode_mean_tokens is true"},
         Refused{{.pooling = R"({"word_embedding_dimension": 8})"}, "pooling_mode_lasttoken"},
-        Refused{{.pooling = R"({"word_embedding_dimension": 8, "pooling_mode": "mean"})"},
-                "pooling_mode is \"mean\""}));
+        Refused{{.pooling = R"({"word_embedding_dimension": 8, "pooling_mode": "weightedmean"})"},
+                "pooling_mode is \"weightedmean\""}));
 
 }  // namespace
 }  // namespace penstock

@@ -150,8 +150,9 @@ class SessionEmbeddingTest : public SessionTest {
     prompt_only_ = true;
     Begin(1, 1);
   }
-  void SendHiddenState(int attempt, std::vector<float> values) {
+  void SendHiddenState(int attempt, std::vector<float> values, bool mean = false) {
     v1::PrefillEvent event;
+    event.mutable_hidden_state()->set_mean(mean);
     event.mutable_hidden_state()->mutable_values()->Assign(values.begin(), values.end());
     session_->OnPrefillEvent(attempt, event, now_);
   }
@@ -174,6 +175,23 @@ TEST_F(SessionEmbeddingTest, IsTheAnswer) {
   EXPECT_FLOAT_EQ(ending.embedding(1), 0.8f);
   EXPECT_EQ(ending.usage().completion_tokens(), 0u);
   EXPECT_EQ(world_.text[0], "");
+}
+
+// An older worker sends the last token's state in its place.
+TEST_F(SessionEmbeddingTest, AMeanIsTakenFromAWorkerThatMakesOne) {
+  world_.peer.emplace().set_endpoint("p:9");
+  embedding_ = EmbeddingSpec{.hidden = 3, .dimensions = 2, .pooling = Pooling::kMean};
+  prompt_only_ = true;
+  Begin(1, 1);
+  EXPECT_TRUE(world_.opened[0].prefill.hidden_mean());
+  EXPECT_FALSE(world_.opened[0].prefill.has_peer());
+  SendHiddenState(0, {9, 9, 9});
+  EXPECT_TRUE(world_.endings.empty());
+  ASSERT_EQ(world_.opened.size(), 2u);
+  SendHiddenState(1, {4, 3, 9}, /*mean=*/true);
+  Answer(world_.opened[1]);
+  ASSERT_EQ(world_.endings.size(), 1u);
+  EXPECT_FLOAT_EQ(world_.endings[0].embedding(0), 4);
 }
 
 TEST_F(SessionEmbeddingTest, ARetryGetsItAgain) {
