@@ -176,6 +176,8 @@ TEST(CompactionTest, ALongAnswerNeedsAPoolOfItsLimit) {
 // The parameters are the policy, and the signal that the decode worker gets in the middle of the
 // answer: it dies, and the answer so far is computed again through the same compactions; or it
 // hands its sequences over as they are.
+constexpr uint32_t kMuchSlack = 200;
+
 class CompactedFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
@@ -203,9 +205,12 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
       EXPECT_EQ(answer.tokens[choice], Expected(local, request, policy, choice));
     }
     EXPECT_EQ(answer.usage.decode_evicted_tokens(), 2 * Dropped(request, policy, 580));
-    EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late\n" << cluster.Logs();
-    // With little slack a compaction may pass a move by, again and again.
-    if (signal == SIGTERM && EvictionOf(policy)->slack_tokens == 100) {
+    // With little slack compactions may pass a move by, again and again, until the answer ends.
+    const bool moves = EvictionOf(policy)->slack_tokens == kMuchSlack;
+    if (signal == SIGKILL || moves) {
+      EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late\n" << cluster.Logs();
+    }
+    if (signal == SIGTERM && moves) {
       EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
     }
   }
@@ -213,7 +218,7 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
                          testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
-                                                          "keydiff:72+100"),
+                                                          "keydiff:72+200"),
                                           testing::Values(SIGKILL, SIGTERM)),
                          [](const auto& test) {
                            const std::string policy = std::get<0>(test.param);
