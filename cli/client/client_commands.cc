@@ -80,7 +80,7 @@ void AddTrace(CommandLine& line) {
 
 void AddExplain(CommandLine& line) {
   auto [command, explain] = line.Add<ExplainOptions>(
-      "explain", "show why the router places a prompt where it does (computes one token)");
+      "explain", "show why the router places a prompt where it does (computes an answer)");
   command.footer(
       "Columns, in ms unless named otherwise. A lower cost wins.\n"
       "  cached    prompt tokens that the prefill worker has cached\n"
@@ -92,6 +92,8 @@ void AddExplain(CommandLine& line) {
       "  balance   penalty for a worker with more work than the others\n"
       "  interference  slowdown of the sequences that already decode on the decode worker");
   command.add_option("PROMPT", explain.prompt, "text to place")->required()->type_name("");
+  command.add_option("--max-tokens", explain.max_tokens, "maximum tokens of the answer [1]")
+      ->type_name("N");
   command.add_flag("--json", explain.json, "print the explanation as JSON");
   AddEndpoint(command, explain);
 }

@@ -61,6 +61,7 @@ struct ExplainOptions {
   RouterOptions router;
   std::string model;
   std::string prompt;
+  uint32_t max_tokens = 1;
   bool json = false;
 };
 

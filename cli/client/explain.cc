@@ -13,13 +13,18 @@ double MsOf(const google::protobuf::Duration& duration) {
   return static_cast<double>(duration.seconds()) * 1e3 + duration.nanos() / 1e6;
 }
 
-void PrintTable(const v1::Explanation& explanation) {
+void PrintTable(const v1::Final& final) {
+  const v1::Explanation& explanation = final.explanation();
+  const v1::Usage& usage = final.usage();
   fmt::print("{} prompt tokens; ready: {} prefill workers, {} decode workers\n",
              explanation.prompt_tokens(), explanation.prefill_ready(), explanation.decode_ready());
   fmt::print(
-      "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n{}\n\n",
+      "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n{}\n",
       MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()),
       ReasonOf(explanation));
+  fmt::print("Answer of {} tokens; {} of {} guesses of speculation were right.\n\n",
+             usage.completion_tokens(), usage.accepted_draft_tokens(),
+             usage.accepted_draft_tokens() + usage.rejected_draft_tokens());
   fmt::print("{:<16}{:<16}{:>7}{:>7}{:>9}{:>9}{:>9}{:>8}{:>9}{:>8}{:>10}{:>9}{:>14}{:>9}  {}\n",
              "prefill", "decode", "cached", "p(hit)", "queue", "prefill", "restore", "fetch",
              "transfer", "decode", "queueing", "balance", "interference", "cost ms", "verdict");
@@ -42,7 +47,7 @@ void PrintTable(const v1::Explanation& explanation) {
       "later prompts, uneven load, and the slowdown of running sequences.\n");
 }
 
-void PrintJson(const v1::Explanation& explanation) { fmt::print("{}\n", JsonText(explanation)); }
+void PrintJson(const v1::Final& final) { fmt::print("{}\n", JsonText(final.explanation())); }
 
 }  // namespace
 
@@ -51,17 +56,15 @@ int Run(const ExplainOptions& options) {
   v1::GenerateRequest request;
   request.set_model(options.model);
   request.set_text(options.prompt);
-  request.mutable_stop()->set_max_tokens(1);
+  request.mutable_stop()->set_max_tokens(options.max_tokens);
   request.mutable_output()->set_explain(true);
   InferenceClient client(options.router);
-  v1::Explanation explanation;
+  v1::Final final;
   int signal = 0;
   const absl::Status status = client.Generate(
       request, interrupts,
       [&](const v1::GenerateResponse& response) {
-        if (response.final().has_explanation()) {
-          explanation = response.final().explanation();
-        }
+        if (response.final().has_explanation()) final = response.final();
         return true;
       },
       &signal);
@@ -70,7 +73,7 @@ int Run(const ExplainOptions& options) {
     fmt::print(stderr, "penstock explain: {}\n", Message(status));
     return static_cast<int>(ExitCodeForCall(status));
   }
-  (options.json ? PrintJson : PrintTable)(explanation);
+  (options.json ? PrintJson : PrintTable)(final);
   return 0;
 }
 

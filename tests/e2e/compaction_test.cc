@@ -181,7 +181,8 @@ constexpr uint32_t kMuchSlack = 200;
 class CompactedFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 
 TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
-  const auto& [policy, signal] = GetParam();
+  const char* const policy = std::get<0>(GetParam());
+  const int signal = std::get<1>(GetParam());
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill = 1,
                    .decode = 3,

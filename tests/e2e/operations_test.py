@@ -232,7 +232,8 @@ class Metrics(unittest.TestCase):
         last = json.loads(trace.stdout)
         self.assertEqual(last["usage"]["completion_tokens"], 8)
         self.assertIn("trace_id", last["timing"])
-        explain = self.cluster.cli("explain", "--endpoint", self.cluster.router.listen, "Once")
+        explain = self.cluster.cli("explain", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "Once")
+        self.assertRegex(explain.stdout, r"(?m)^Answer of [1-8] tokens; 0 of 0 guesses of speculation were right\.$")
         self.assertRegex(explain.stdout, r"(?m)^Placed on \S+ with \S+, where \d+ of \d+ prompt tokens are cached; .*\.$")
 
 
