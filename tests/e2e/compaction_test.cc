@@ -7,12 +7,10 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
-#include <thread>
-
 #include "kvstore/names/kv_policy.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
+#include "tests/e2e/policy_requests.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 
@@ -27,20 +25,6 @@ const std::vector<std::string> kMethods = {"streaming", "tova", "keydiff", "keyn
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.push_back("--kv_eviction=all");
   return flags;
-}
-
-v1::GenerateRequest ProtoOf(const TestRequest& request, const std::string& policy) {
-  v1::GenerateRequest proto = ToProto(request);
-  proto.set_kv_policy(policy);
-  proto.mutable_output()->set_timing(true);
-  return proto;
-}
-
-TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::string& policy,
-                  const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
-  return Ask(cluster.client(), ProtoOf(request, policy), context, on_tokens);
 }
 
 // Of an answer of `answered` tokens, those that were dropped while it was decoded.
@@ -127,7 +111,6 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
   const std::vector<std::string> policies = {
       "streaming:64+16", "", "tova:80+32", "keydiff:64+40", "streaming:4096+100", "tova:64"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
-  std::vector<TestAnswer> answers(kRequests);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     TestRequest request = prompts[static_cast<size_t>(i) % prompts.size()];
@@ -135,16 +118,7 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
     request.choices = i % 3 == 0 ? 2 : 1;
     requests.push_back(request);
   }
-  std::atomic<int> next{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 8; ++c) {
-    clients.emplace_back([&] {
-      for (int i = next++; i < kRequests; i = next++) {
-        answers[i] = AskFor(cluster, requests[i], policies[i % policies.size()]);
-      }
-    });
-  }
-  for (std::thread& client : clients) client.join();
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
   uint64_t compactions = 0;
   for (int i = 0; i < kRequests; ++i) {
     const std::string& policy = policies[i % policies.size()];
@@ -236,7 +210,7 @@ TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
     EXPECT_THAT(refused.status.error_message(),
                 HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to"));
   }
-  v1::GenerateRequest searched = ProtoOf(request, "tova:64+32");
+  v1::GenerateRequest searched = ToProto(request, "tova:64+32");
   searched.mutable_sampling()->mutable_beam_search()->set_width(2);
   grpc::ClientContext context;
   EXPECT_THAT(Ask(cluster.client(), searched, context).status.error_message(),

@@ -7,14 +7,13 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
 #include <fstream>
-#include <thread>
 
 #include "kvstore/names/kv_policy.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/local_generator.h"
+#include "tests/e2e/policy_requests.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 
@@ -30,20 +29,6 @@ const std::vector<std::string> kAllow = {"--kv_eviction=all"};
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.insert(flags.end(), kAllow.begin(), kAllow.end());
   return flags;
-}
-
-v1::GenerateRequest ProtoOf(const TestRequest& request, const std::string& policy) {
-  v1::GenerateRequest proto = ToProto(request);
-  proto.set_kv_policy(policy);
-  proto.mutable_output()->set_timing(true);
-  return proto;
-}
-
-TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::string& policy,
-                  const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::minutes(2));
-  return Ask(cluster.client(), ProtoOf(request, policy), context, on_tokens);
 }
 
 // What one process answers, with the eviction where it changes something.
@@ -115,23 +100,13 @@ TEST(EvictionTest, ManyAtOnceChangeNothing) {
   const std::vector<std::string> policies = {"snapkv:64", "", "streaming:100", "tova:80",
                                              "snapkv:4096"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 170);
-  std::vector<TestAnswer> answers(kRequests);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     TestRequest request = prompts[i % prompts.size()];
     request.choices = i % 3 == 0 ? 2 : 1;
     requests.push_back(request);
   }
-  std::atomic<int> next{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 8; ++c) {
-    clients.emplace_back([&] {
-      for (int i = next++; i < kRequests; i = next++) {
-        answers[i] = AskFor(cluster, requests[i], policies[i % policies.size()]);
-      }
-    });
-  }
-  for (std::thread& client : clients) client.join();
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
   for (int i = 0; i < kRequests; ++i) {
     const std::string& policy = policies[i % policies.size()];
     ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
@@ -227,7 +202,7 @@ TEST(EvictionTest, WorkersAreTheOuterBound) {
     EXPECT_THAT(unknown.status.error_message(), HasSubstr("TOKENS 64 to 1048576"));
   }
   EXPECT_TRUE(AskFor(cluster, request, "snapkv:64").status.ok());
-  v1::GenerateRequest scored = ProtoOf(request, "snapkv:64");
+  v1::GenerateRequest scored = ToProto(request, "snapkv:64");
   scored.mutable_output()->set_echo(true);
   scored.mutable_output()->set_top_logprobs(1);
   grpc::ClientContext context;

@@ -7,14 +7,12 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
-#include <thread>
-
 #include "kvstore/names/kv_policy.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster.h"
 #include "tests/e2e/latent_model.h"
 #include "tests/e2e/local_generator.h"
+#include "tests/e2e/policy_requests.h"
 #include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 
@@ -30,15 +28,6 @@ const std::vector<std::string> kAllow = {"--kv_selection=all"};
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.insert(flags.end(), kAllow.begin(), kAllow.end());
   return flags;
-}
-
-TestAnswer AskFor(Cluster& cluster, const TestRequest& request, const std::string& policy,
-                  const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
-  v1::GenerateRequest proto = ToProto(request);
-  proto.set_kv_policy(policy);
-  proto.mutable_output()->set_timing(true);
-  Deadline context(std::chrono::minutes(2));
-  return Ask(cluster.client(), proto, context, on_tokens);
 }
 
 std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
@@ -118,7 +107,6 @@ TEST(SelectionTest, ManyAtOnceChangeNothing) {
                    .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram"})});
   const std::vector<std::string> policies = {"quest:64", "", "quest:100", "quest:80", "quest:4096"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 171);
-  std::vector<TestAnswer> answers(kRequests);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     TestRequest request = prompts[static_cast<size_t>(i) % prompts.size()];
@@ -126,16 +114,7 @@ TEST(SelectionTest, ManyAtOnceChangeNothing) {
     if (i % 11 == 5 && request.sampling.constraint == nullptr) request.beams = 3;
     requests.push_back(request);
   }
-  std::atomic<int> next{0};
-  std::vector<std::thread> clients;
-  for (int c = 0; c < 8; ++c) {
-    clients.emplace_back([&] {
-      for (int i = next++; i < kRequests; i = next++) {
-        answers[i] = AskFor(cluster, requests[i], policies[i % policies.size()]);
-      }
-    });
-  }
-  for (std::thread& client : clients) client.join();
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
   for (int i = 0; i < kRequests; ++i) {
     const std::string& policy = policies[i % policies.size()];
     ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
