@@ -124,7 +124,8 @@ class DecodeEngine {
   void TellTokens(DecodeSequence& sequence, std::vector<v1::TokenOut> tokens);
   void Enter(std::vector<DecodeSequence> choices);
   bool Grow(DecodeSequence& sequence, int32_t more = 1);  // room for one more token, or for `more`
-  bool TakeGrowth(DecodeSession& session, int64_t blocks);  // its credit then has so many blocks
+  // Raises the session's credit to `blocks` blocks. Returns false if there are none left.
+  bool TakeGrowth(DecodeSession& session, int64_t blocks);
   void Finish(DecodeSequence& sequence);
 
   // decode_windows.cc: models whose attention has a window.

@@ -66,7 +66,8 @@ class SharedAcceptance {
   // The assumed acceptance of a drafter of which nothing is known, in guesses.
   static constexpr double kAssumed = 0.6, kAssumedWeight = 8;
   static constexpr double kKnownGuesses = 16;
-  // Of guesses. In a longer one, a drafter that has become bad is believed for too long.
+  // The latest guesses, of which the rate is. If they were more, a drafter that has become bad
+  // would be believed for too long.
   static constexpr double kWindow = 64;
   static constexpr double kFadeSteps = 1024;
 

@@ -27,8 +27,10 @@ struct EmbeddingParams {
   int32_t hidden = 0;                // a multiple of 8
 };
 
-// residual += product (if it has slices); output = residual / rms(residual) * weight.
+// The longest row that AddRmsNorm keeps in registers.
 constexpr int32_t kHiddenMax = 16384;
+
+// residual += product (if it has slices); output = residual / rms(residual) * weight.
 struct NormParams {
   float* residual = nullptr;      // [rows][hidden]
   Product product;                // width == hidden

@@ -46,13 +46,13 @@ struct KvEviction {
   uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
   uint32_t slack_tokens = 0;  // kSlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
 
-  // Of a prompt, the tokens whose KV is dropped behind it.
+  // The number of a prompt's tokens whose KV is dropped at the end of prefill.
   uint32_t Evicted(uint32_t prompt_tokens) const {
     return prompt_tokens > keep_tokens ? prompt_tokens - keep_tokens : 0;
   }
-  // The schedule. It depends on the sequence's length alone, so that every worker knows it. Of the
-  // first `tokens` tokens of a sequence, prompt and answer, those whose KV has been dropped before
-  // the next token is computed.
+  // The schedule, which depends on the sequence's length alone, so that every worker knows it:
+  // how many of the first `tokens` tokens, prompt and answer, have lost their KV when the next
+  // token is computed.
   uint32_t EvictedAt(uint32_t prompt_tokens, uint32_t tokens) const;
   // The number of tokens, more than `tokens`, behind which the sequence is compacted next. Only
   // with slack.
@@ -104,8 +104,7 @@ std::vector<std::string> KvMethodsOf(const std::string& policy);
 // True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction or
 // selection that keeps more.
 bool Permits(const std::string& listed, const std::string& asked);
-// Of `prompt_tokens` tokens under such a policy, those whose KV is dropped behind the prompt; and
-// of `tokens` tokens of prompt and answer, as KvEviction::EvictedAt says.
+// KvEviction::Evicted and KvEviction::EvictedAt of a policy; 0 if it evicts nothing.
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens, uint32_t tokens);
 // The evictions that a worker's flag allows: "none", "all", or names separated by commas.

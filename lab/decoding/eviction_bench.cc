@@ -37,7 +37,7 @@ class EvictionModel {
     for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
   }
 
-  // Whether a step attends to all kContext tokens, or to kKept of them.
+  // The tokens that a step attends to: all kContext of them, or kKept.
   enum class Attends { kAll, kKeptByEviction, kSelected };
 
   // One token of each of kBatch sequences behind kContext tokens.

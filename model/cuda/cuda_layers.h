@@ -35,8 +35,6 @@ class CudaLayers {
  private:
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;
   cuda::Product MultiplyShared(const CudaMatrix& matrix, int32_t rows) const;
-  void DecodeAttend(int32_t layer, int32_t window, const CudaStep& step) const;
-  void PrefillAttend(int32_t layer, int32_t window, const CudaStep& step) const;
 
   const Parts parts_;
 };

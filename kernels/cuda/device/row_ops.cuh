@@ -88,7 +88,8 @@ struct RowPieces {
   }
 };
 
-// residual += product, also in `row`.
+// residual += product, also in `row`. Unlike ProductAt it takes one slice of all pieces at a time,
+// so that their loads are under way together.
 template <int kPieces>
 PENSTOCK_DEVICE void AddProduct(const NormParams& p, RowPieces<kPieces>& row) {
   RowPieces<kPieces> sum;

@@ -23,7 +23,7 @@ struct SampleHistogram {
   uint32_t count[kBuckets];
 };
 
-// What the blocks of a row find out.
+// The results of the blocks that share a row, for the block that picks.
 struct SampleScratch {
   SampleHistogram histogram;      // of the tokens that are not barred
   uint64_t mass[kSamplePieces];   // of all tokens, at temperature 1
@@ -138,7 +138,7 @@ PENSTOCK_DEVICE double StepsBelow(float max, float logit, double steepness) {
   return steps < kBuckets ? steps : kBuckets;
 }
 
-// Adds `sum` of all threads of a block of kThreads; all get the result.
+// Returns the total of every thread's `sum` to all threads of the block. `total` is shared memory.
 PENSTOCK_DEVICE uint64_t AddInBlock(uint64_t sum, uint64_t& total) {
   if (ThreadX() == 0) total = 0;
   SyncBlock();
@@ -151,7 +151,7 @@ PENSTOCK_DEVICE uint64_t AddInBlock(uint64_t sum, uint64_t& total) {
   return sum;
 }
 
-// The higher of two logits, and its lowest token.
+// The highest logit so far, and the lowest token that has it.
 struct Top {
   float logit = -INFINITY;
   uint32_t first = ~0u;
@@ -184,7 +184,7 @@ struct RowPiece {
     return each * piece < vocabulary ? each * piece : vocabulary;
   }
 
-  PENSTOCK_DEVICE void ClearHistogram(SampleHistogram& histogram, int first, int step) const {
+  PENSTOCK_DEVICE static void ClearHistogram(SampleHistogram& histogram, int first, int step) {
     for (int i = first; i < kBuckets; i += step) {
       histogram.mass[i] = 0;
       histogram.count[i] = 0;
