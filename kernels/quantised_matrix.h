@@ -63,6 +63,14 @@ struct QuantisedRow {
   std::span<const float> offsets;  // [groups], finite, or empty if the format has no offsets
 };
 
+// A copy of what QuantisedRow refers to. `codes` are [padded inputs].
+struct QuantisedRowCopy {
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;
+  std::vector<uint8_t> zeros;
+  std::vector<float> offsets;
+};
+
 // Owns a weight matrix [outputs][inputs] of 4-bit or 8-bit codes in the one layout that products of
 // every batch size read. A panel has 32 outputs; in a panel, group after group of inputs:
 //   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
@@ -104,6 +112,7 @@ class QuantisedMatrix {
   // Codes are in the order of positions. CHECKs that scales are exact.
   void SetRow(int64_t output, const QuantisedRow& row);
   void GetRow(int64_t output, float* values) const;  // [inputs], each rounded to f32 once
+  QuantisedRowCopy CopyRow(int64_t output) const;
 
  private:
   static constexpr int64_t kPanelGap = 256;

@@ -30,6 +30,7 @@ const Rooms kRooms = {
     {"kernels/selection", {"base", "kernels", "kernels/cpu", "kernels/eviction"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
     {"kernels/cuda/device/attention", {"kernels/cuda", "kernels/cuda/device"}},
+    {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
     {"model/gguf", {"base"}},

@@ -4,23 +4,30 @@
 
 #include "kernels/bf16.h"
 #include "kernels/cuda/row_params.h"
+#include "kernels/cuda/weight_codes.h"
 
 namespace penstock::cuda {
 
 constexpr int kSkinnyRowsMax = 64;  // rows that one pass over the weight handles
 
-// A weight in device memory in the layout of checkpoints: [outputs][inputs]; inputs is a multiple
-// of 8.
+// A weight in device memory: in bf16 in the layout of checkpoints, [outputs][inputs], or as codes,
+// in sections of outputs that each have one form. inputs is a multiple of 8.
 struct Weight {
-  const Bf16* data = nullptr;
+  const Bf16* data = nullptr;  // null: the weight is quantised
   int32_t outputs = 0;
   int32_t inputs = 0;
+  const WeightCodes* sections = nullptr;  // in host memory, in order of outputs
+  int32_t section_count = 0;
+
+  bool quantised() const { return section_count > 0; }
 };
 
 // The number of slices that the inputs are divided into (split-K), so that enough blocks stream the
 // weight. It depends on the weight only, so that every element is the same sum for any number of
 // rows.
 int32_t SkinnySlices(const Weight& weight);
+// The inputs of a slice, a multiple of 128; the last slice may have fewer.
+int32_t SliceInputs(const Weight& weight);
 
 // Arguments of the skinny kernel. All pointers are to device memory.
 struct SkinnyParams {

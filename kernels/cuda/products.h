@@ -7,14 +7,16 @@
 
 namespace penstock::cuda {
 
-// An implementation of the matrix products. A row of a product has the same bits for any other
-// rows. Two implementations differ in their last bits, so all products of a model, for prompts and
-// for answers, use one of them.
+// An implementation of the matrix products, with weights in bf16 and quantised ones. A row of a
+// product has the same bits for any other rows. Two implementations differ in their last bits, so
+// all products of a model, for prompts and for answers, use one of them.
 class Products {
  public:
   virtual ~Products() = default;
   // Part of the name of a worker's arithmetic.
   virtual std::string_view name() const = 0;
+  // The order in which it adds up inputs, in which quantised weights are stored.
+  virtual InputOrder order() const = 0;
   // FAILED_PRECONDITION says what of the weight's shape is not supported.
   virtual absl::Status Check(const Weight& weight) const = 0;
   // The largest number of slices of a product with this weight.

@@ -1,5 +1,6 @@
 #include "kernels/library/library_products.h"
 
+#include "kernels/cuda/quantised_gemm.h"
 #include "kernels/library/gemm_plan.h"
 #include "kernels/library/tile_check.h"
 
@@ -12,6 +13,7 @@ class Library final : public Products {
 
   // A new version of the libraries may round differently; then this name changes.
   std::string_view name() const override { return "library 1"; }
+  InputOrder order() const override { return InputOrder::kNatural; }
   absl::Status Check(const Weight& weight) const override {
     if (library::SupportsGemm(weight)) return absl::OkStatus();
     return FailedPrecondition(
@@ -22,6 +24,7 @@ class Library final : public Products {
   int32_t Slices(const Weight&) const override { return 1; }
   Product Multiply(const Weight& weight, const Bf16* input, int rows, float* output,
                    void* stream) const override {
+    if (weight.quantised()) return QuantisedGemm(weight, input, rows, output, stream);
     const library::GemmChoice choice = library::ChooseGemm(weight, rows, processors_);
     library::LaunchGemm(choice.tile,
                         {.weight = weight,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/quantised_gemm.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sample.h"
 
@@ -18,8 +19,17 @@ float ScaleLog2(const ModelConfig& config) {
 }  // namespace
 
 cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const {
+  cuda::Weight weight = matrix.weight;
+  // Many rows use a quantised matrix often enough to expand it first. The output matrix is too
+  // large for that memory; it multiplies few rows.
+  if (weight.quantised() && rows > cuda::kSkinnyRowsMax &&
+      cuda::ExpandedBytes(weight) <= parts_.scratch.expanded.bytes()) {
+    auto* expanded = parts_.scratch.expanded.as<Bf16>();
+    cuda::ExpandWeight(weight, expanded, parts_.stream);
+    weight = {.data = expanded, .outputs = weight.outputs, .inputs = weight.inputs};
+  }
   cuda::Product product =
-      parts_.products.Multiply(matrix.weight, parts_.scratch.input.as<Bf16>(), rows,
+      parts_.products.Multiply(weight, parts_.scratch.input.as<Bf16>(), rows,
                                parts_.scratch.product.as<float>(), parts_.stream);
   product.bias = matrix.bias;
   return product;

@@ -39,8 +39,9 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
         weights.config.head_dim);
   }
   device.Select();
-  ASSIGN_OR_RETURN(runner->weights_, CudaWeights::Upload(weights, options.shard,
-                                                         options.load_threads, device.stream()));
+  ASSIGN_OR_RETURN(runner->weights_,
+                   CudaWeights::Upload(weights, options.shard, options.products->order(),
+                                       options.load_threads, device.stream()));
   RETURN_IF_ERROR(runner->CheckProducts());
   RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
                                             options.max_step_tokens));

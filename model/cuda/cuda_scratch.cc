@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/quantised_gemm.h"
 #include "model/forward/rope_angles.h"
 
 namespace penstock {
@@ -10,12 +11,14 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
                                    const cuda::Products& products, size_t rows) {
   frequencies = RopeFrequencies(config.rope, config.head_dim);
   const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
-  size_t input_width = std::max(hidden, query_width), product_width = 0;
+  size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;
   for (const CudaLayer& layer : weights.layers) {
     input_width = std::max<size_t>(input_width, layer.down.weight.inputs);
     for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
       product_width = std::max<size_t>(product_width,
                                        size_t{1} * products.Slices(m->weight) * m->weight.outputs);
+      if (m->weight.quantised())
+        expanded_bytes = std::max(expanded_bytes, ExpandedBytes(m->weight));
     }
   }
   RETURN_IF_ERROR(Grow(residual, rows * hidden * sizeof(float), "residual"));
@@ -23,12 +26,13 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   RETURN_IF_ERROR(Grow(input, rows * input_width * sizeof(Bf16), "activations"));
   RETURN_IF_ERROR(Grow(queries, rows * query_width * sizeof(Bf16), "queries"));
   RETURN_IF_ERROR(Grow(last_queries, rows * query_width * sizeof(Bf16), "queries"));
+  RETURN_IF_ERROR(Grow(expanded, expanded_bytes, "an expanded matrix"));
   return Grow(product, rows * product_width * sizeof(float), "products");
 }
 
 std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
-  return {&residual,       &last_residual,    &input, &queries, &last_queries, &product, &inputs,
-          &wide_attention, &narrow_attention, &draws, &sampled};
+  return {&residual, &last_residual, &input,          &queries,          &last_queries, &product,
+          &inputs,   &expanded,      &wide_attention, &narrow_attention, &draws,        &sampled};
 }
 
 std::vector<const void*> CudaScratch::Addresses() const {

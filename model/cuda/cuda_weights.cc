@@ -2,21 +2,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 #include <utility>
 
+#include "model/cuda/code_sections.h"
 #include "model/cuda/cuda_upload.h"
 
 namespace penstock {
 namespace {
-
-// The part of a host matrix that is uploaded. Rows and inputs that the host lacks are zeros.
-struct DevicePart {
-  int64_t outputs = 0;
-  std::function<int64_t(int64_t)> row_of;  // the host's row for a row of this part; -1: none
-  int64_t first_input = 0;
-  int64_t inputs = 0;
-};
 
 DevicePart WholeOf(const WeightMatrix& matrix) {
   return {.outputs = matrix.outputs(),
@@ -77,7 +69,8 @@ void ReadRow(const WeightMatrix& from, const DevicePart& part, int64_t index, Bf
 
 class Uploader {
  public:
-  Uploader(int threads, void* stream) : stream_(stream), upload_(threads, stream) {}
+  Uploader(cuda::InputOrder order, int threads, void* stream)
+      : order_(order), stream_(stream), upload_(threads, stream) {}
 
   // A vector is so small that it goes without a buffer: the call returns when it has been read.
   absl::Status Floats(const std::vector<float>& values, const char* what,
@@ -97,7 +90,11 @@ class Uploader {
     }
     const size_t row_bytes = sizeof(Bf16) * static_cast<size_t>(weights.config.hidden);
     const auto* from = weights.embedding.as<const std::byte>();
-    if (weights.embedding.bytes() == 0) return absl::OkStatus();
+    if (weights.embedding.bytes() == 0) {
+      // Rows of a bf16 lm_head are looked up in place.
+      if (weights.lm_head.quantised().empty()) return absl::OkStatus();
+      return Rows(weights.lm_head, WholeOf(weights.lm_head), kWhat, target);
+    }
     ASSIGN_OR_RETURN(target, cuda::DeviceBuffer::Create(row_bytes * weights.config.vocab, kWhat));
     return upload_.Send(
         weights.config.vocab, row_bytes,
@@ -115,10 +112,15 @@ class Uploader {
           "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
           part.inputs);
     }
-    RETURN_IF_ERROR(Rows(from, part, what, target.memory));
-    target.weight = {.data = target.memory.as<Bf16>(),
-                     .outputs = static_cast<int32_t>(part.outputs),
+    target.weight = {.outputs = static_cast<int32_t>(part.outputs),
                      .inputs = static_cast<int32_t>(part.inputs)};
+    const CodeSections sections(from, part, order_);
+    if (sections.kept()) {
+      RETURN_IF_ERROR(Codes(sections, what, target));
+    } else {
+      RETURN_IF_ERROR(Rows(from, part, what, target.memory));
+      target.weight.data = target.memory.as<Bf16>();
+    }
     return Bias(bias, part, what, target);
   }
 
@@ -160,6 +162,30 @@ class Uploader {
         target.as<std::byte>());
   }
 
+  absl::Status Codes(const CodeSections& sections, const char* what, CudaMatrix& target) {
+    size_t bytes = 0;
+    for (const CodeSections::Section& section : sections.all()) {
+      bytes += cuda::PanelsOf(section.outputs) * sections.panel_bytes(section);
+    }
+    ASSIGN_OR_RETURN(target.memory, cuda::DeviceBuffer::Create(bytes, what));
+    auto* to = target.memory.as<std::byte>();
+    for (const CodeSections::Section& section : sections.all()) {
+      target.sections.push_back({.data = reinterpret_cast<const uint8_t*>(to),
+                                 .form = section.form,
+                                 .first_output = static_cast<int32_t>(section.first_output),
+                                 .outputs = static_cast<int32_t>(section.outputs)});
+      const int64_t panels = cuda::PanelsOf(section.outputs);
+      const auto fill = [&](int64_t first, int64_t count, std::byte* panel) {
+        sections.Fill(section, first, count, panel);
+      };
+      RETURN_IF_ERROR(upload_.Send(panels, sections.panel_bytes(section), fill, to));
+      to += panels * sections.panel_bytes(section);
+    }
+    target.weight.sections = target.sections.data();
+    target.weight.section_count = static_cast<int32_t>(target.sections.size());
+    return absl::OkStatus();
+  }
+
   absl::Status Bias(const std::vector<float>& bias, const DevicePart& part, const char* what,
                     CudaMatrix& target) {
     if (bias.empty()) return absl::OkStatus();
@@ -173,6 +199,7 @@ class Uploader {
     return absl::OkStatus();
   }
 
+  const cuda::InputOrder order_;
   void* const stream_;
   CudaUpload upload_;
 };
@@ -185,15 +212,10 @@ size_t BytesOf(const CudaMatrix& matrix) {
 
 absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& weights,
                                                                  const ModelShard& shard,
+                                                                 cuda::InputOrder order,
                                                                  int threads, void* stream) {
-  if (weights.quantised()) {
-    return FailedPrecondition(
-        "the weights are quantised ({}), and the CUDA kernels take bf16; use device=cpu, or the "
-        "16-bit checkpoint with weights=checkpoint",
-        weights.FormName());
-  }
   auto target = std::make_unique<CudaWeights>();
-  Uploader uploader(threads, stream);
+  Uploader uploader(order, threads, stream);
   RETURN_IF_ERROR(uploader.Embedding(weights, target->embedding));
   target->layers.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {

@@ -11,9 +11,11 @@
 
 namespace penstock {
 
-// Owns a matrix in device memory, row-major bf16, with its bias in f32 (null if it has none).
+// Owns a matrix in device memory, row-major bf16 or codes, with its bias in f32 (null if it has
+// none). It may be moved.
 struct CudaMatrix {
   cuda::DeviceBuffer memory;
+  std::vector<cuda::WeightCodes> sections;  // of the codes
   cuda::DeviceBuffer bias_memory;
   cuda::Weight weight;
   const float* bias = nullptr;
@@ -32,16 +34,18 @@ struct CudaLayer {
 // Owns a model's weights, or one shard of them, in device memory, each once. Immutable after
 // Upload.
 struct CudaWeights {
-  // Where the matrices of `weights` stay in files, takes the shard's rows and inputs from there.
-  // `threads` threads read them. Returns RESOURCE_EXHAUSTED that names the tensor. `weights` is
-  // only read.
+  // Quantised matrices keep their codes, in the order of inputs of the products that will read
+  // them, where the kernels take these (CodeSections); others become bf16. Where the matrices of
+  // `weights` stay in files, takes the shard's rows and inputs from there. `threads` threads read
+  // them. Returns RESOURCE_EXHAUSTED that names the tensor. `weights` is only read.
   static absl::StatusOr<std::unique_ptr<CudaWeights>> Upload(const Weights& weights,
-                                                             const ModelShard& shard, int threads,
+                                                             const ModelShard& shard,
+                                                             cuda::InputOrder order, int threads,
                                                              void* stream);
 
   size_t bytes() const;
 
-  cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty if tied to lm_head
+  cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty if it is a bf16 lm_head
   std::vector<CudaLayer> layers;
   cuda::DeviceBuffer final_norm;
   CudaMatrix lm_head;  // empty on ranks other than 0, unless it is the embedding too

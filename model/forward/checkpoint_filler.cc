@@ -106,18 +106,14 @@ absl::StatusOr<std::vector<Section>> SectionsOf(const MatrixPlan& plan,
   return std::vector<Section>{{.parts = parts, .outputs = plan.outputs, .format = format}};
 }
 
-// Where the matrices are to be.
+// Where the matrices are to be that are neither quantised nor rounded.
 enum class Placement { kMemory, kFiles };
 
 class CheckpointFiller final : public Filler {
  public:
   CheckpointFiller(const ModelConfig& config, const TensorSource& source, const MatrixForms& forms,
                    Placement placement)
-      : source_(source),
-        quantisation_(config.quantisation),
-        forms_(forms),
-        placement_(placement),
-        kinds_(quantisation_, source) {}
+      : source_(source), quantisation_(config.quantisation), forms_(forms), placement_(placement) {}
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     const auto quantised = std::ranges::count_if(
@@ -158,8 +154,9 @@ class CheckpointFiller final : public Filler {
       return plan.transposed ? TransposedRows(part, plan.stored_inputs)
                              : Rows(part, plan.stored_inputs);
     };
-    return placement_ == Placement::kFiles ? StoreMatrix(plan, open)
-                                           : FillMatrix(plan, forms_, open);
+    const bool rounded = plan.lm_head ? forms_.lm_head.has_value() : forms_.layers.has_value();
+    return placement_ == Placement::kFiles && !rounded ? StoreMatrix(plan, open)
+                                                       : FillMatrix(plan, forms_, open);
   }
 
   absl::StatusOr<ReadRow> Rows(const MatrixPart& part, int64_t inputs) {
@@ -189,32 +186,20 @@ class CheckpointFiller final : public Filler {
     }
     std::vector<ReadPart> parts;
     for (const MatrixPart& part : plan.parts) {
-      ASSIGN_OR_RETURN(QuantisedTensor tensor, ReadPartOf(plan, part));
+      ASSIGN_OR_RETURN(QuantisedTensor tensor, ReadQuantised(quantisation_, source_, part.module,
+                                                             part.rows, plan.stored_inputs));
       parts.push_back({.part = &part, .tensor = std::move(tensor)});
     }
     ASSIGN_OR_RETURN(const std::vector<Section> sections, SectionsOf(plan, parts));
-    if (placement_ == Placement::kFiles) {
-      std::vector<QuantisedFormat> formats;
-      for (const Section& section : sections) formats.push_back(section.format);
-      return WeightMatrix(StoredMatrix(plan.outputs, plan.inputs, std::move(formats)));
-    }
     WeightMatrix::Sections matrices;
     for (const Section& section : sections) matrices.push_back(MakeMatrix(plan, section));
     return WeightMatrix(std::move(matrices));
-  }
-
-  absl::StatusOr<QuantisedTensor> ReadPartOf(const MatrixPlan& plan, const MatrixPart& part) {
-    if (placement_ == Placement::kFiles) {
-      return kinds_.Describe(part.module, part.rows, plan.stored_inputs);
-    }
-    return ReadQuantised(quantisation_, source_, part.module, part.rows, plan.stored_inputs);
   }
 
   const TensorSource& source_;
   const QuantisationConfig& quantisation_;
   const MatrixForms& forms_;
   const Placement placement_;
-  WeightKinds kinds_;
 };
 
 }  // namespace
@@ -225,9 +210,9 @@ absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSourc
   return BuildWeights(config, filler);
 }
 
-absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source) {
-  const MatrixForms as_stored;
-  CheckpointFiller filler(config, source, as_stored, Placement::kFiles);
+absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source,
+                                     const MatrixForms& forms) {
+  CheckpointFiller filler(config, source, forms, Placement::kFiles);
   return BuildWeights(config, filler);
 }
 

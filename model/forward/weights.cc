@@ -17,13 +17,7 @@ bool MultipliesIntegers(const std::string& form) {
 }
 
 void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
-  const StoredMatrix* stored = matrix.stored();
-  if (matrix.packed() != nullptr || (stored != nullptr && stored->formats().empty())) {
-    AddOnce(kBf16Name, names);
-  }
-  if (stored != nullptr) {
-    for (const QuantisedFormat& format : stored->formats()) AddOnce(format.Name(), names);
-  }
+  if (matrix.packed() != nullptr || matrix.stored() != nullptr) AddOnce(kBf16Name, names);
   for (const QuantisedMatrix& section : matrix.quantised()) {
     AddOnce(section.format().Name(), names);
   }
@@ -88,25 +82,35 @@ size_t Weights::bytes() const {
   return matrix_bytes() + embedding.bytes() + positions.bytes() + matrix;
 }
 
-bool Weights::quantised() const { return FormName() != kBf16Name; }
+bool Weights::quantised() const { return MatricesName() != kBf16Name; }
 
-std::string Weights::FormName() const {
-  std::vector<std::string> names;
+Weights::Forms Weights::FormsInUse() const {
+  Forms forms;
   for (const LayerWeights& layer : layers) {
-    for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, names);
-    if (layer.latents.has_value()) AddOnce(kBf16Name, names);  // its heads' matrices
+    for (const WeightMatrix* matrix : layer.Matrices()) AddForms(*matrix, forms.layers);
+    if (layer.latents.has_value()) AddOnce(kBf16Name, forms.layers);  // its heads' matrices
   }
-  if (mtp.has_value()) AddForms(mtp->projection, names);
-  std::vector<std::string> head, table;
-  AddForms(lm_head, head);
-  if (embedding_weight.has_value()) AddForms(*embedding_weight, table);
-  std::erase(table, kBf16Name);
+  if (mtp.has_value()) AddForms(mtp->projection, forms.layers);
+  AddForms(lm_head, forms.lm_head);
+  if (embedding_weight.has_value()) AddForms(*embedding_weight, forms.embedding);
+  std::erase(forms.embedding, kBf16Name);
+  return forms;
+}
+
+std::string Weights::MatricesName() const {
+  const auto [names, head, table] = FormsInUse();
   std::string all = fmt::format("{}", fmt::join(names, " and "));
   if (all == kBf16Name && head[0] == kBf16Name && table.empty()) return all;
-  const std::string name =
-      fmt::format("{}, lm_head {}{}", all, head[0], table.empty() ? "" : ", embedding " + table[0]);
-  names.insert(names.end(), {head[0], table.empty() ? kBf16Name : table[0]});
-  return name + (std::ranges::any_of(names, MultipliesIntegers) ? ", activations int16" : "");
+  return fmt::format("{}, lm_head {}{}", all, head[0],
+                     table.empty() ? "" : ", embedding " + table[0]);
+}
+
+std::string Weights::FormName() const {
+  const auto [names, head, table] = FormsInUse();
+  const bool integers = std::ranges::any_of(names, MultipliesIntegers) ||
+                        MultipliesIntegers(head[0]) ||
+                        (!table.empty() && MultipliesIntegers(table[0]));
+  return MatricesName() + (integers ? ", activations int16" : "");
 }
 
 }  // namespace penstock

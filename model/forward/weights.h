@@ -83,7 +83,8 @@ struct MtpWeights {
 };
 
 // Owns a model's weights in the layout of the kernels, each once. Or its matrices stay in files,
-// for a device that reads them from there (StoreWeights). Immutable while a runner uses it.
+// for a device that reads them from there, unless they are quantised (StoreWeights). Immutable
+// while a runner uses it.
 struct Weights {
   ModelConfig config;
   // The token embeddings, [vocab][hidden]: Bf16, or a matrix if they are quantised or stay in a
@@ -102,10 +103,18 @@ struct Weights {
   size_t matrix_bytes() const;  // all but the embedding table
   size_t step_bytes() const;    // of them, those that a decode step of one sequence reads
   bool quantised() const;       // some matrix is
-  // The forms of the matrices, for people and for the numeric policy in a model's fingerprint:
-  // "bf16", or for example "int4 g32, lm_head int8 g128, activations int16". Activations are named
-  // if they become integers; with bf16 and FP8 matrices they do not.
+  // The forms of the matrices: "bf16", or for example "int4 g32, lm_head int8 g128".
+  std::string MatricesName() const;
+  // The same, and ", activations int16" if the CPU's products round them to integers, which those
+  // with bf16 and FP8 matrices do not: for people and for the numeric policy in a model's
+  // fingerprint.
   std::string FormName() const;
+
+  // The names of the forms, each once; those of the embedding only if it is quantised.
+  struct Forms {
+    std::vector<std::string> layers, lm_head, embedding;
+  };
+  Forms FormsInUse() const;
 };
 
 // Reads the tensors that `config` requires and packs them one matrix at a time, so that no second
@@ -116,9 +125,11 @@ struct Weights {
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
                                     const MatrixForms& forms = {});
 
-// As LoadWeights, but reads vectors only: every matrix is a StoredMatrix, which reads the tensors
-// of `source` when it is asked for rows. So the source's bytes outlive the weights.
-absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source);
+// As LoadWeights, but a matrix that neither the checkpoint nor `forms` quantises is a StoredMatrix,
+// which reads the tensors of `source` when it is asked for rows. So the source's bytes outlive the
+// weights.
+absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source,
+                                     const MatrixForms& forms = {});
 
 // Normally distributed matrices and biases, norms of 1, rounded to `forms`: for benchmarks and
 // tests.

@@ -36,17 +36,19 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy
   auto weights = LoadWeights(config, source, FormsOf(policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   RETURN_IF_ERROR(source.CheckAllUsed(config));
-  uint64_t fingerprint = ModelFingerprint(checkpoint, hash);
-  if (weights->quantised()) {
-    const std::string form = weights->FormName();
-    fingerprint = XXH3_64bits_withSeed(form.data(), form.size(), fingerprint);
-  }
+  const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(checkpoint, hash));
   return LoadedModel{*std::move(weights), fingerprint};
 }
 
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes) {
   const uint64_t parts[] = {checkpoint.layout_fingerprint(), hashes};
   return XXH3_64bits(parts, sizeof(parts));
+}
+
+uint64_t FingerprintOf(const Weights& weights, uint64_t checkpoint) {
+  if (!weights.quantised()) return checkpoint;
+  const std::string form = weights.FormName();
+  return XXH3_64bits_withSeed(form.data(), form.size(), checkpoint);
 }
 
 }  // namespace penstock

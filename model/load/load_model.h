@@ -37,5 +37,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
 // The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
 // (HashOf).
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes);
+// LoadedModel::fingerprint, from that.
+uint64_t FingerprintOf(const Weights& weights, uint64_t checkpoint);
 
 }  // namespace penstock

@@ -6,27 +6,15 @@
 #include "model/load/load_model.h"
 
 namespace penstock {
-namespace {
-
-absl::Status CheckUnquantised(const Weights& weights) {
-  if (!weights.quantised()) return absl::OkStatus();
-  return FailedPrecondition(
-      "the checkpoint's weights are quantised ({}), which only device=cpu can compute with; use "
-      "the 16-bit checkpoint",
-      weights.FormName());
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string& directory,
-                                                               int threads) {
+                                                               WeightPolicy policy, int threads) {
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   std::unique_ptr<StoredModel> model(new StoredModel(std::move(checkpoint), threads));
   const CheckpointSource source(model->checkpoint_);
-  auto weights = StoreWeights(model->checkpoint_.config(), source);
+  auto weights = StoreWeights(model->checkpoint_.config(), source, FormsOf(policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   model->weights_ = *std::move(weights);
-  RETURN_IF_ERROR(CheckUnquantised(model->weights_));
   RETURN_IF_ERROR(source.CheckAllUsed(model->checkpoint_.config()));
   model->used_ = source.used();
   model->hashes_ = std::make_unique<TensorHashes>(model->used_, threads);
@@ -41,6 +29,8 @@ StoredModel::~StoredModel() {
                       [&](int64_t i, int) { ReleasePages(used_[static_cast<size_t>(i)].bytes); });
 }
 
-uint64_t StoredModel::Fingerprint() { return ModelFingerprint(checkpoint_, hashes_->Sum()); }
+uint64_t StoredModel::Fingerprint() {
+  return FingerprintOf(weights_, ModelFingerprint(checkpoint_, hashes_->Sum()));
+}
 
 }  // namespace penstock

@@ -8,20 +8,21 @@
 
 #include "base/status.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/forward/weight_policy.h"
 #include "model/forward/weights.h"
 #include "model/load/tensor_hashes.h"
 
 namespace penstock {
 
-// A checkpoint whose matrices stay in its mapped files (StoreWeights), for GPUs, which copy them
-// from there. Norms and biases are in memory. Immutable: any thread may read the weights.
+// A checkpoint whose 16-bit matrices stay in its mapped files (StoreWeights), for GPUs, which copy
+// them from there. Quantised and rounded matrices, norms and biases are in memory. Immutable: any
+// thread may read the weights.
 class StoredModel {
  public:
   // Checks the files as LoadModel does, and starts `threads` threads that hash them, which also
-  // reads them from disk. Errors are those of LoadModel, and FAILED_PRECONDITION if the weights are
-  // quantised, which is known before they are read.
+  // reads them from disk. Errors are those of LoadModel.
   static absl::StatusOr<std::unique_ptr<StoredModel>> Open(const std::string& directory,
-                                                           int threads);
+                                                           WeightPolicy policy, int threads);
   ~StoredModel();
   StoredModel(const StoredModel&) = delete;
   StoredModel& operator=(const StoredModel&) = delete;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <utility>
 
@@ -57,6 +58,69 @@ TEST(CudaRunner, TakesEveryVariantOfTheFamily) {
   CompareWithCpu(config);
 }
 
+constexpr double kQuantisedDeviation = 5e-2;  // weights are rounded to bf16, too
+
+// More rows than the products of few rows take, so that matrices are expanded, then single tokens.
+void CompareQuantised(const ModelConfig& config, const MatrixForms& forms) {
+  Both both(RandomWeights(config, 5, 0.2f, forms));
+  ASSERT_TRUE(both.weights.quantised());
+  Rig cuda(*both.cuda_runner, 2), cpu(both.cpu_runner, 2);
+  EXPECT_LT(Deviation(cuda.Step({{0, Prompt(70, 1), 0}}), cpu.Step({{0, Prompt(70, 1), 0}})),
+            kQuantisedDeviation);
+  const std::vector<Rig::Feed> next = {{0, {7}, 70}, {1, Prompt(9, 3), 0}};
+  const std::vector<float> together = cuda.Step(next);
+  EXPECT_LT(Deviation(together, cpu.Step(next)), kQuantisedDeviation);
+  // The same tokens in pieces of few rows, whose products use the codes, have the same bits.
+  Rig pieces(*both.cuda_runner, 1);
+  for (const auto& [first, count] : {std::pair{0, 40}, {40, 29}, {69, 1}}) {
+    const std::vector<uint32_t> all = Prompt(70, 1);
+    pieces.Step({{0, {all.begin() + first, all.begin() + first + count}, first}});
+  }
+  const std::vector<float> alone = pieces.Step({{0, {7}, 70}});
+  EXPECT_TRUE(std::equal(alone.begin(), alone.end(), together.begin()));
+}
+
+TEST(CudaRunner, TakesQuantisedWeights) {
+  const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 32},
+      fp8{.code = CodeType::kE4m3, .group = 64, .scale = ScaleType::kF32},
+      fp4{.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16};
+  ModelConfig config = TinyConfig();
+  config.qkv_bias = true;
+  for (const bool tied : {false, true}) {
+    config.tied_embeddings = tied;
+    CompareQuantised(config, {.layers = int4, .lm_head = int8});
+    CompareQuantised(config, {.layers = int8, .lm_head = int8});
+    CompareQuantised(config, {.layers = fp8, .lm_head = std::nullopt});
+    CompareQuantised(config, {.layers = fp4, .lm_head = fp8});  // fp4 becomes bf16
+  }
+}
+
+// Every quantised checkpoint of a family that the kernels take, with zero points, offsets, act
+// order and several formats in one matrix.
+TEST(CudaRunner, TakesQuantisedCheckpoints) {
+  int models = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(SourceFolder() + "/tests/golden/logits")) {
+    if (!entry.is_directory()) continue;
+    const std::string file = entry.path() / "model.gguf";
+    auto model = LoadModel(std::filesystem::exists(file) ? file : entry.path().string());
+    ASSERT_TRUE(model.ok()) << model.status();
+    const ModelConfig config = model->weights.config;
+    if (!model->weights.quantised() || !CheckCudaModel(config).ok()) continue;
+    if (!cuda::SupportsKv({.head_dim = config.head_dim})) continue;
+    SCOPED_TRACE(entry.path());
+    Both both(std::move(model->weights));
+    Rig cuda(*both.cuda_runner, 1), cpu(both.cpu_runner, 1);
+    for (auto [tokens, position] : {std::pair{Prompt(40, 1), 0}, {Prompt(3, 2), 40}}) {
+      for (uint32_t& token : tokens) token %= static_cast<uint32_t>(config.vocab);
+      EXPECT_LT(Deviation(cuda.Step({{0, tokens, position}}), cpu.Step({{0, tokens, position}})),
+                kQuantisedDeviation);
+    }
+    ++models;
+  }
+  EXPECT_GE(models, 5);
+}
+
 // Each format is written by one and read by both, one query at a time and several. Of several, the
 // later ones read what either has just written: four bits get the next code now and then.
 TEST(CudaRunner, ItsPagesServeTheCpu) {
@@ -78,6 +142,7 @@ TEST(CudaRunner, ItsPagesServeTheCpu) {
 class OtherProducts final : public cuda::Products {
  public:
   std::string_view name() const override { return "other"; }
+  cuda::InputOrder order() const override { return cuda::InputOrder::kOwn; }
   absl::Status Check(const cuda::Weight& weight) const override {
     return weight.outputs == refused ? FailedPrecondition("refused") : absl::OkStatus();
   }

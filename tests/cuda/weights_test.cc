@@ -17,6 +17,7 @@ namespace penstock {
 namespace {
 
 constexpr int kThreads = 3;
+constexpr auto kOrder = cuda::InputOrder::kNatural;
 
 // The emulated GPU's memory is the host's.
 bool SameBytes(const cuda::DeviceBuffer& a, const cuda::DeviceBuffer& b) {
@@ -51,16 +52,17 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
 int CompareShards(const std::string& model, const cuda::CudaDevice& device) {
   const auto packed = LoadModel(model);
   EXPECT_TRUE(packed.ok()) << packed.status();
-  if (packed->weights.quantised() || !CheckCudaModel(packed->weights.config).ok()) return 0;
-  const auto stored = StoredModel::Open(model, kThreads);
+  if (!CheckCudaModel(packed->weights.config).ok()) return 0;
+  const auto stored = StoredModel::Open(model, WeightPolicy::kCheckpoint, kThreads);
   EXPECT_TRUE(stored.ok()) << stored.status();
   int shards = 0;
   for (const int ranks : {1, 2, 4, 8}) {
     if (!CheckShards(packed->weights.config, ranks).ok()) continue;
     for (int rank = 0; rank < ranks; ++rank, ++shards) {
       const ModelShard shard{.rank = rank, .ranks = ranks};
-      const auto want = CudaWeights::Upload(packed->weights, shard, 1, device.stream());
-      const auto got = CudaWeights::Upload((*stored)->weights(), shard, kThreads, device.stream());
+      const auto want = CudaWeights::Upload(packed->weights, shard, kOrder, 1, device.stream());
+      const auto got =
+          CudaWeights::Upload((*stored)->weights(), shard, kOrder, kThreads, device.stream());
       EXPECT_TRUE(want.ok() && got.ok()) << want.status() << got.status();
       ExpectSame(**got, **want);
     }

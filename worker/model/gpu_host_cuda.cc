@@ -250,10 +250,21 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
   return absl::OkStatus();
 }
 
-// Checks the GPUs with a small model before the large one is loaded.
-absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
-  const Weights weights =
-      RandomWeights(SmallModelLike(config, options.tensor_parallel), 1, /*deviation=*/0.1f);
+// The form of `matrix`'s first outputs without zero points and offsets, to which random weights can
+// be rounded; nullopt if it is not quantised.
+std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
+  if (matrix.quantised().empty()) return std::nullopt;
+  QuantisedFormat format = matrix.quantised()[0].format();
+  if (!format.e4m3() && format.table() == nullptr) format.scale = ScaleType::kF16;
+  format.zeros = format.offsets = false;
+  return format;
+}
+
+// Checks the GPUs with a small model before the large one is uploaded.
+absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
+  const Weights weights = RandomWeights(
+      SmallModelLike(large.config, options.tensor_parallel), 1, /*deviation=*/0.1f,
+      {.layers = RandomFormOf(large.layers[0].down), .lm_head = RandomFormOf(large.lm_head)});
   KvLayout layout{.layers = weights.config.layers,
                   .kv_heads = weights.config.kv_heads,
                   .head_dim = weights.config.head_dim,
@@ -286,7 +297,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
   }
   RETURN_IF_ERROR(ChooseKernels(weights.config, options));
   const TimePoint begin = SteadyClock().Now();
-  RETURN_IF_ERROR(CheckArithmetic(weights.config, options));
+  RETURN_IF_ERROR(CheckArithmetic(weights, options));
   const double check_s = ElapsedSeconds(begin);
   ASSIGN_OR_RETURN(std::unique_ptr<GpuHost> host, Open(weights, options));
   host->start.check_s = check_s;

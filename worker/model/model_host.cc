@@ -55,14 +55,10 @@ absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, const ModelConfi
   return *dtype;
 }
 
-absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights, bool gpu) {
+absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights) {
   const std::optional<WeightPolicy> policy = WeightPolicyOf(weights);
   if (!policy) {
     return InvalidArgument("weights is '{}'; it must be checkpoint, int8 or int4", weights);
-  }
-  if (gpu && *policy != WeightPolicy::kCheckpoint) {
-    return FailedPrecondition(
-        "weights is {}, which only device=cpu can compute with; set weights=checkpoint", weights);
   }
   return *policy;
 }
@@ -115,7 +111,7 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "device=cpu: use ngram or off",
         options.device);
   }
-  ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights, gpu.has_value()));
+  ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights));
   return Place{.gpu = gpu, .policy = policy};
 }
 
@@ -144,12 +140,12 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, M
   return absl::OkStatus();
 }
 
-absl::Status OpenOnGpu(const ModelHost::Options& options, int index, ModelHost& host) {
+absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
-  ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, threads));
+  ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
   ASSIGN_OR_RETURN(const KvDtype dtype, FormatFor(options.kv_format, model->weights().config));
   ASSIGN_OR_RETURN(
-      host.gpu, OpenGpuHost(model->weights(), {.index = index,
+      host.gpu, OpenGpuHost(model->weights(), {.index = *place.gpu,
                                                .tensor_parallel = options.tensor_parallel,
                                                .nccl_library = options.nccl_library,
                                                .memory_utilization = options.gpu_memory_utilization,
@@ -158,7 +154,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, int index, ModelHost& 
                                                .block_tokens = options.block_tokens,
                                                .dtype = dtype,
                                                .threads = threads}));
-  host.weights_form = model->weights().FormName();
+  host.weights_form = model->weights().MatricesName();
   host.checkpoint_fingerprint = model->Fingerprint();
   host.arithmetic = host.gpu->arithmetic();
   host.fingerprint = WithArithmetic(host.checkpoint_fingerprint, host.arithmetic);
@@ -175,7 +171,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
-  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, *place.gpu, *host)
+  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host)
                             : OpenOnCpu(options, place.policy, *host));
   return host;
 }

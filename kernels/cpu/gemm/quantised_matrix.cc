@@ -128,6 +128,29 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   }
 }
 
+QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
+  PENSTOCK_CHECK_LT(output, outputs_);
+  const int64_t column = output % kPanel;
+  const int per_word = 32 / format_.bits;
+  const uint32_t mask = (1u << format_.bits) - 1;
+  QuantisedRowCopy row{.codes = std::vector<uint8_t>(static_cast<size_t>(padded()))};
+  for (int64_t g = 0; g < groups(); ++g) {
+    std::byte* group = Group(output, g);
+    row.scales.push_back(LoadScale(format_.scale, group, column));
+    if (format_.zeros) {
+      row.zeros.push_back(std::to_integer<uint8_t>(group[format_.scale_bytes() + column]));
+    }
+    if (format_.offsets) row.offsets.push_back(LoadAt<float>(Offsets(format_, group), column));
+    const std::byte* codes = group + format_.codes_at();
+    for (int64_t i = 0; i < format_.group; ++i) {
+      const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
+      row.codes[g * format_.group + i] =
+          static_cast<uint8_t>(word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask);
+    }
+  }
+  return row;
+}
+
 void QuantisedMatrix::GetRow(int64_t output, float* values) const {
   PENSTOCK_CHECK_LT(output, outputs_);
   const int64_t column = output % kPanel;

@@ -121,6 +121,8 @@ PENSTOCK_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 PENSTOCK_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }
 PENSTOCK_DEVICE float Divide(float a, float b) { return __fdiv_rn(a, b); }
 PENSTOCK_DEVICE float SquareRoot(float a) { return __fsqrt_rn(a); }
+// a * b + c, rounded once.
+PENSTOCK_DEVICE float MultiplyAdd(float a, float b, float c) { return __fmaf_rn(a, b, c); }
 PENSTOCK_DEVICE double Multiply(double a, double b) { return __dmul_rn(a, b); }
 PENSTOCK_DEVICE double Add(double a, double b) { return __dadd_rn(a, b); }
 PENSTOCK_DEVICE double Divide(double a, double b) { return __ddiv_rn(a, b); }
@@ -184,6 +186,12 @@ PENSTOCK_DEVICE uint32_t MaxBf16(uint32_t a, uint32_t b) {
   asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(r) : "r"(a), "r"(b));
   return r;
 }
+// a * b + c for each of two bf16, rounded once.
+PENSTOCK_DEVICE uint32_t MultiplyAddBf16(uint32_t a, uint32_t b, uint32_t c) {
+  uint32_t r;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(r) : "r"(a), "r"(b), "r"(c));
+  return r;
+}
 PENSTOCK_DEVICE uint32_t CountBits(uint32_t v) { return static_cast<uint32_t>(__popc(v)); }
 // prmt: selects bytes of {b, a} by the four nibbles of `selector`.
 PENSTOCK_DEVICE uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
@@ -193,6 +201,12 @@ PENSTOCK_DEVICE uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
 PENSTOCK_DEVICE uint32_t NibblesToHalves(uint32_t cells) {
   uint32_t r;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(cells), "r"(0x000f000fu), "r"(0x64006400u));
+  return r;
+}
+// Returns 128 + the low nibble of each 16-bit half, as two bf16.
+PENSTOCK_DEVICE uint32_t NibblesToBf16(uint32_t cells) {
+  uint32_t r;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(r) : "r"(cells), "r"(0x000f000fu), "r"(0x43004300u));
   return r;
 }
 

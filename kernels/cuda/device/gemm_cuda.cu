@@ -12,16 +12,6 @@ constexpr int kProcessors = kBlocksWanted / 2;
 constexpr int kSliceInputsMin = 512;
 constexpr int kSliceCountMax = 8;
 
-int32_t SliceInputs(const Weight& weight) {
-  const int blocks = (weight.outputs + 16 * kSkinnyWarps - 1) / (16 * kSkinnyWarps);
-  int slices = kBlocksWanted / blocks;
-  if (slices > kSliceCountMax) slices = kSliceCountMax;
-  if (slices > weight.inputs / kSliceInputsMin) slices = weight.inputs / kSliceInputsMin;
-  if (slices < 1) slices = 1;
-  const int each = (weight.inputs + slices - 1) / slices;
-  return (each + kSkinnyInputs - 1) / kSkinnyInputs * kSkinnyInputs;
-}
-
 template <int kColumns>
 void LaunchSkinny(const SkinnyParams& params, int slices, void* stream) {
   const int outputs = params.weight.outputs;
@@ -42,6 +32,16 @@ void LaunchForRows(const SkinnyParams& params, int slices, void* stream) {
 int Tiles(int size) { return (size + kWideTile - 1) / kWideTile; }
 
 }  // namespace
+
+int32_t SliceInputs(const Weight& weight) {
+  const int blocks = (weight.outputs + 16 * kSkinnyWarps - 1) / (16 * kSkinnyWarps);
+  int slices = kBlocksWanted / blocks;
+  if (slices > kSliceCountMax) slices = kSliceCountMax;
+  if (slices > weight.inputs / kSliceInputsMin) slices = weight.inputs / kSliceInputsMin;
+  if (slices < 1) slices = 1;
+  const int each = (weight.inputs + slices - 1) / slices;
+  return (each + kSkinnyInputs - 1) / kSkinnyInputs * kSkinnyInputs;
+}
 
 int32_t SkinnySlices(const Weight& weight) {
   const int32_t inputs = SliceInputs(weight);

@@ -367,6 +367,21 @@ uint32_t MinBf16(uint32_t a, uint32_t b) {
 uint32_t MaxBf16(uint32_t a, uint32_t b) {
   return ChooseBf16(a, b, [](float x, float y) { return x > y; });
 }
+// The product is exact in double precision. A sum that no f32 holds gets an odd f32 beside it,
+// which is then rounded as the sum would be.
+uint32_t MultiplyAddBf16(uint32_t a, uint32_t b, uint32_t c) {
+  const auto one = [](uint32_t x, uint32_t y, uint32_t z) {
+    const double sum = double{BitsToFloat(x << 16)} * BitsToFloat(y << 16) + BitsToFloat(z << 16);
+    const auto nearest = static_cast<float>(sum);
+    uint32_t bits = FloatToBits(nearest);
+    if (nearest != sum && std::isfinite(nearest)) {
+      if (std::abs(double{nearest}) > std::abs(sum)) --bits;
+      bits |= 1;
+    }
+    return emulator::FloatToBf16(BitsToFloat(bits));
+  };
+  return one(a & 0xffff, b & 0xffff, c & 0xffff) | one(a >> 16, b >> 16, c >> 16) << 16;
+}
 uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
   uint32_t r = 0;

@@ -104,6 +104,7 @@ inline float Multiply(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }
 inline float Divide(float a, float b) { return a / b; }
 inline float SquareRoot(float a) { return std::sqrt(a); }
+inline float MultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); }
 inline double Multiply(double a, double b) { return a * b; }
 inline double Add(double a, double b) { return a + b; }
 inline double Divide(double a, double b) { return a / b; }
@@ -121,9 +122,11 @@ inline constexpr bool kPacksE4m3 = true;
 uint32_t PackE4m3(float low, float high);
 uint32_t MinBf16(uint32_t a, uint32_t b);
 uint32_t MaxBf16(uint32_t a, uint32_t b);
+uint32_t MultiplyAddBf16(uint32_t a, uint32_t b, uint32_t c);
 inline uint32_t CountBits(uint32_t v) { return static_cast<uint32_t>(std::popcount(v)); }
 uint32_t Permute(uint32_t a, uint32_t b, uint32_t selector);
 inline uint32_t NibblesToHalves(uint32_t cells) { return (cells & 0x000f000fu) | 0x64006400u; }
+inline uint32_t NibblesToBf16(uint32_t cells) { return (cells & 0x000f000fu) | 0x43004300u; }
 Words4 LoadStreaming(const void* p);
 
 inline void Store(void* p, const Words4& v) { *static_cast<Words4*>(p) = v; }

@@ -8,6 +8,7 @@
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/gpu/suite.h"
 #include "tests/cuda/kv_codec_case.h"
+#include "tests/cuda/quantised_case.h"
 #include "tests/cuda/row_case.h"
 #include "tests/cuda/sample_case.h"
 #include "tests/cuda/slab_case.h"
@@ -117,6 +118,26 @@ void CheckGemm(bool small, Report& report) {
   }
 }
 
+void CheckQuantised(bool small, Report& report) {
+  for (const InputOrder order : {InputOrder::kOwn, InputOrder::kNatural}) {
+    for (const CodeForm& form : AllForms(order)) {
+      for (const int rows : {1, 13, 30, 100}) {
+        const QuantisedCase c{
+            .form = form, .rows = rows, .inputs = small ? 520 : 4104, .outputs = small ? 72 : 1080};
+        const QuantisedResult result = RunQuantised(c);
+        const std::string name = NameOf(form) + ", " + std::to_string(rows) + " rows";
+        report.checks.push_back({name, result.relative, 1e-4});
+        report.checks.push_back(
+            {name + ", weights",
+             Number(std::ranges::equal(result.expanded, result.reference, {}, ToFloat, ToFloat)),
+             1});
+        if (order == InputOrder::kNatural) continue;  // gpu_library_check compares those
+        report.checks.push_back({name + ", bits", Number(result.product == result.of_bf16), 1});
+      }
+    }
+  }
+}
+
 // The tokens of rows drawn together and one by one, and once more; that they are the CPU's is
 // tested on the emulator.
 void CheckSample(Report& report) {
@@ -186,6 +207,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckAttentions(small, report);
   CheckRows(small, report);
   CheckGemm(small, report);
+  CheckQuantised(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
   CheckSlabs(report);
   CheckKvCodecs(small, report);

@@ -10,6 +10,7 @@
 #include "tests/cuda/gpu/library_kernels.h"
 #include "tests/cuda/gpu/library_suite.h"
 #include "tests/cuda/gpu/timing.h"
+#include "tests/cuda/quantised_case.h"
 
 namespace penstock::cuda {
 namespace {
@@ -313,6 +314,31 @@ void CheckLibraryGemm(int processors, Report& report) {
   const GemmBits bits({"qkv", 6144, 4096}, 64, 0, 1, processors);
   const double differences = bits.DifferencesFromOurs();
   report.checks.push_back({"a comparison sees other sums", differences > 0 ? 0 : NAN, 1});
+}
+
+void CheckLibraryQuantised(int processors, Report& report) {
+  for (const CodeForm& form : AllForms(InputOrder::kNatural)) {
+    for (const GemmTile tile : {GemmTile::k64x16, GemmTile::k128x256}) {
+      for (const int rows : {1, 16, 40, 100}) {
+        const auto multiply = [&](const Weight& weight, const Bf16* input, int count,
+                                  float* output) {
+          library::LaunchGemm(tile,
+                              {.weight = weight,
+                               .input = input,
+                               .rows = count,
+                               .output = output,
+                               .processors = processors},
+                              nullptr);
+          return Product{.data = output, .slices = 1, .width = weight.outputs};
+        };
+        const QuantisedResult result =
+            RunQuantised({.form = form, .rows = rows, .inputs = 4096, .outputs = 1080}, multiply);
+        report.checks.push_back(
+            {NameOf(form) + ", " + std::to_string(rows) + " rows, bits of " + ShapeOf(tile).name,
+             result.product == result.of_bf16 ? 0.0 : NAN, 1});
+      }
+    }
+  }
 }
 
 void MeasureLibraryGemm(int processors, const std::string& cublas_lt, Report& report) {

@@ -1,6 +1,7 @@
 // gpu_library_check [--json FILE] [--cublaslt LIBRARY] [--only PART]: the library implementation of
 // the CUDA operations on a GPU of compute capability 9.0: its bits, its results, and its times
-// beside ours. PART is gemm-bits, gemm-speed, prefill-bits or prefill-speed. FILE is written after
+// beside ours. PART is gemm-bits, quantised-bits, gemm-speed, prefill-bits or
+// prefill-speed. FILE is written after
 // each part. Exit 0: all correct; 1: not; 77: there is no such GPU, and nothing was checked.
 
 #include <chrono>
@@ -79,6 +80,8 @@ int Main(int argc, char** argv) {
   std::printf("%s, %d processors\n", info.name, info.processors);
   RunPart(
       "gemm-bits", options, [&] { CheckLibraryGemm(info.processors, report); }, report);
+  RunPart(
+      "quantised-bits", options, [&] { CheckLibraryQuantised(info.processors, report); }, report);
   RunPart(
       "prefill-bits", options, [&] { CheckLibraryPrefill(info.processors, report); }, report);
   RunPart(

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
+#include "kernels/cuda/quantised_gemm.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/slabs.h"
 #include "tests/cuda/device_array.h"
@@ -136,6 +137,63 @@ void MeasureSkinny(int outputs, int inputs, double ceiling, Report& report) {
   }
 }
 
+struct QuantisedShape8b {
+  const char* name;
+  CodeForm form;
+};
+constexpr QuantisedShape8b kQuantisedForms[] = {
+    {"fp8 g128", {.code = WeightCode::kE4m3, .order = InputOrder::kNatural}},
+    {"int8 g128", {.order = InputOrder::kNatural, .zero = 128}},
+    {"int4 g128",
+     {.code = WeightCode::kInt4, .order = InputOrder::kNatural, .pairs = true, .zero = 8}},
+    {"int4 g32",
+     {.code = WeightCode::kInt4,
+      .order = InputOrder::kNatural,
+      .pairs = true,
+      .zero = 8,
+      .group = 32}},
+    {"int4 g32 offsets",
+     {.code = WeightCode::kInt4, .order = InputOrder::kNatural, .offsets = true, .group = 32}}};
+
+// Measures products with quantised weights, and their expansion to bf16.
+void MeasureQuantised(const QuantisedShape8b& shape, int outputs, int inputs, double ceiling,
+                      Report& report) {
+  const auto bytes = static_cast<size_t>(PanelsOf(outputs) * ChunksOf(inputs)) *
+                     static_cast<size_t>(shape.form.chunk_bytes());
+  const int copies = static_cast<int>((size_t{200} << 20) / bytes) + 2;  // more than a cache holds
+  const RandomMemory codes(bytes * copies), input(size_t{2} * 64 * inputs);
+  const DeviceArray<float> product(size_t{64} * outputs);
+  const DeviceArray<Bf16> expanded(size_t{1} * outputs * inputs);
+  const std::string name =
+      std::string(shape.name) + " " + std::to_string(outputs) + " x " + std::to_string(inputs);
+  const auto measure = [&](const std::string& what, double moved, double goal, const auto& run) {
+    const double us =
+        MedianUs([&] {
+          for (int i = 0; i < copies; ++i) {
+            const WeightCodes section{reinterpret_cast<const uint8_t*>(codes.data()) + i * bytes,
+                                      shape.form, 0, outputs};
+            run(Weight{
+                .outputs = outputs, .inputs = inputs, .sections = &section, .section_count = 1});
+          }
+        }) /
+        copies;
+    report.measurements.push_back({.name = what + " " + name,
+                                   .median_us = us,
+                                   .rate = moved / us / 1e3,
+                                   .unit = "GB/s",
+                                   .ceiling = ceiling,
+                                   .goal = goal});
+  };
+  for (const int rows : {1, 8, 16, 32, 64}) {
+    measure("gemm " + std::to_string(rows), static_cast<double>(bytes), rows == 1 ? 0.70 : 0,
+            [&](const Weight& weight) {
+              QuantisedGemm(weight, input.bf16(), rows, product.data(), nullptr);
+            });
+  }
+  measure("expand", static_cast<double>(bytes) + 2.0 * outputs * inputs, 0.70,
+          [&](const Weight& weight) { ExpandWeight(weight, expanded.data(), nullptr); });
+}
+
 // Measures the product of a chunk of prompts.
 void MeasureWide(int rows, int outputs, int inputs, double ceiling, Report& report) {
   const RandomMemory weights(size_t{2} * outputs * inputs), input(size_t{2} * rows * inputs);
@@ -221,6 +279,14 @@ void MeasureProducts(const Ceilings& ceilings, Report& report) {
   }
 }
 
+void MeasureQuantisedProducts(const Ceilings& ceilings, Report& report) {
+  for (const QuantisedShape8b& form : kQuantisedForms) {
+    MeasureQuantised(form, 28672, 4096, ceilings.copy, report);
+    MeasureQuantised(form, 4096, 4096, ceilings.copy, report);
+    MeasureQuantised(form, 4096, 14336, ceilings.copy, report);
+  }
+}
+
 // Draws from rows of a vocabulary of 128,256, whose logits the draw reads at least once.
 void MeasureDraws(const char* name, const SampleRow& draw, int rows, double ceiling,
                   Report& report) {
@@ -296,6 +362,7 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
   const std::pair<const char*, void (*)(const Ceilings&, Report&)> kParts[] = {
       {"attention", MeasureAttention},
       {"products", MeasureProducts},
+      {"quantised", MeasureQuantisedProducts},
       {"draws", MeasureAllDraws},
       {"step", MeasureSteps},
       {"slabs", MeasureSlabs}};

@@ -1,0 +1,161 @@
+#pragma once
+
+// From the codes of a weight to the operands of an mma (kernels/cuda/weight_codes.h).
+//
+// This room has the kernels for quantised weights. It may use kernels/cuda and kernels/cuda/device.
+
+#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/quantised_gemm.h"
+
+namespace penstock::cuda {
+
+// How codes become bf16. All of them have the same result; kInt4Pairs does it for two 4-bit codes
+// at once, in fewer instructions, where scales are pairs of bf16 and there are no offsets.
+enum class Expansion { kInt8, kInt4, kInt4Pairs, kE4m3 };
+
+constexpr float kTwoTo23 = 8388608.0f;  // an integer below 2^23, in the mantissa's place, plus this
+
+// What a group has for the two outputs of a lane, `lane / 4` and 8 more.
+struct GroupValues {
+  uint32_t scale[2], zero[2];
+  float offset[2];
+};
+
+PENSTOCK_DEVICE GroupValues ReadGroup(const ChunkLayout& layout, const uint8_t* chunk, int block,
+                                      int lane) {
+  GroupValues values;
+  const int group = block >> layout.group_blocks_log2;
+  PENSTOCK_UNROLL
+  for (int r = 0; r < 2; ++r) {
+    const int index = group * kCodePanel + lane / 4 + 8 * r;
+    values.scale[r] = reinterpret_cast<const uint32_t*>(chunk)[index];
+    values.zero[r] = layout.zero;
+    if (layout.zeros) values.zero[r] = chunk[layout.zeros_at + index];
+    values.offset[r] = 0;
+    if (layout.offsets) {
+      values.offset[r] = reinterpret_cast<const float*>(chunk + layout.offsets_at)[index];
+    }
+  }
+  return values;
+}
+
+PENSTOCK_DEVICE bool BeginsGroup(const ChunkLayout& layout, int block) {
+  return (block & ((1 << layout.group_blocks_log2) - 1)) == 0;
+}
+
+// Expands the codes of a lane's two outputs. Operand i of the mma's four belongs to output i % 2.
+// kWords are the words of codes of a step.
+template <Expansion kExpansion>
+struct Expander {
+  static constexpr int kWords = kExpansion == Expansion::kInt4 ? 1 : 2;
+
+  float scale[2], offset[2], minus_zero[2];
+
+  PENSTOCK_DEVICE void Use(const GroupValues& group) {
+    PENSTOCK_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      scale[r] = BitsToFloat(group.scale[r]);
+      offset[r] = group.offset[r];
+      minus_zero[r] = -(kTwoTo23 + static_cast<float>(group.zero[r]));
+    }
+  }
+
+  // The number that code `e` of operand `i` stands for.
+  PENSTOCK_DEVICE float Number(const uint32_t (&words)[kWords], int i, int e) const {
+    if constexpr (kExpansion == Expansion::kInt4) {
+      const uint32_t code = words[0] >> (4 * i + 16 * e) & 0xfu;
+      return Add(BitsToFloat(code | 0x4b000000u), minus_zero[i % 2]);
+    } else {
+      const int byte = i % 2 * 2 + e;
+      return Add(BitsToFloat(Permute(words[i / 2], 0x4b000000u, 0x7440u | byte)),
+                 minus_zero[i % 2]);
+    }
+  }
+
+  PENSTOCK_DEVICE void Expand(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int r = i % 2;
+      operands[i] = PackBf16(MultiplyAdd(scale[r], Number(words, i, 0), offset[r]),
+                             MultiplyAdd(scale[r], Number(words, i, 1), offset[r]));
+    }
+  }
+};
+
+template <>
+struct Expander<Expansion::kE4m3> {
+  static constexpr int kWords = 2;
+
+  float scale[2];
+
+  PENSTOCK_DEVICE void Use(const GroupValues& group) {
+    scale[0] = BitsToFloat(group.scale[0]);
+    scale[1] = BitsToFloat(group.scale[1]);
+  }
+
+  PENSTOCK_DEVICE void Expand(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t halves = E4m3ToHalves(words[i / 2] >> (i % 2 * 16) & 0xffffu);
+      operands[i] = PackBf16(Multiply(scale[i % 2], LowHalf(halves)),
+                             Multiply(scale[i % 2], HighHalf(halves)));
+    }
+  }
+};
+
+// A scale is the sum of `high` and `low`. An integer of 4 bits times `low` is a bf16 without
+// rounding, so scale * integer is rounded once, by the last addition.
+template <>
+struct Expander<Expansion::kInt4Pairs> {
+  static constexpr int kWords = 1;
+  static constexpr uint32_t kOnes = 0x3f803f80u, kMinusZeros = 0x80008000u;
+
+  uint32_t high[2], low[2], minus_zero[2];
+
+  PENSTOCK_DEVICE void Use(const GroupValues& group) {
+    PENSTOCK_UNROLL
+    for (int r = 0; r < 2; ++r) {
+      high[r] = Permute(group.scale[r], 0, 0x1010u);
+      low[r] = Permute(group.scale[r], 0, 0x3232u);
+      minus_zero[r] = (0xc300u | group.zero[r]) * 0x00010001u;  // -(128 + zero), twice
+    }
+  }
+
+  PENSTOCK_DEVICE void Expand(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int r = i % 2;
+      const uint32_t codes = NibblesToBf16(words[0] >> (4 * i));  // 128 + code
+      const uint32_t number = MultiplyAddBf16(codes, kOnes, minus_zero[r]);
+      const uint32_t part = MultiplyAddBf16(number, low[r], kMinusZeros);
+      operands[i] = MultiplyAddBf16(number, high[r], part);
+    }
+  }
+};
+
+// The words of codes that a lane uses in step `t` of a block of 32 inputs; `codes` are those of the
+// chunk.
+template <Expansion kExpansion>
+struct StepCodes {
+  static constexpr int kWords = Expander<kExpansion>::kWords;
+  static constexpr int kChunkBytes = kWords * kCodePanel * kCodeInputs / 2;
+
+  uint32_t words[2][kWords];
+
+  PENSTOCK_DEVICE void Read(const uint8_t* codes, int block, int lane) {
+    if constexpr (kWords == 2) {
+      const auto all = *reinterpret_cast<const Words4*>(codes + block * 512 + lane * 16);
+      words[0][0] = all.word[0];
+      words[0][1] = all.word[1];
+      words[1][0] = all.word[2];
+      words[1][1] = all.word[3];
+    } else {
+      const auto all =
+          *reinterpret_cast<const Words2*>(codes + block / 2 * 512 + lane * 16 + block % 2 * 8);
+      words[0][0] = all.word[0];
+      words[1][0] = all.word[1];
+    }
+  }
+};
+
+}  // namespace penstock::cuda

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/weight_codes.h"
+#include "kernels/weight_matrix.h"
+#include "model/cuda/device_part.h"
+
+namespace penstock {
+
+// How the codes of a quantised host matrix lie on a device. Refers to the matrix and the part.
+class CodeSections {
+ public:
+  // Of `part` of `matrix`, for products that add up inputs in `order`.
+  CodeSections(const WeightMatrix& matrix, const DevicePart& part, cuda::InputOrder order);
+
+  // True if the kernels take the codes as they are. They do not take tables of codes (MXFP4, IQ4),
+  // groups of 16 inputs, inputs in another order (GPTQ's act order), and parts that begin in the
+  // middle of a group; then the part is held in bf16.
+  bool kept() const { return !sections_.empty(); }
+
+  struct Section {
+    cuda::CodeForm form;
+    int64_t first_output = 0;  // of the part
+    int64_t outputs = 0;
+  };
+  const std::vector<Section>& all() const { return sections_; }
+  int64_t panel_bytes(const Section& section) const {
+    return cuda::ChunksOf(part_.inputs) * section.form.chunk_bytes();
+  }
+  // Writes panels [first, first + count) of a section to `to`. Any thread may call it.
+  void Fill(const Section& section, int64_t first, int64_t count, std::byte* to) const;
+
+ private:
+  // The quantised matrix that has a row of the host's, and the row's place in it.
+  struct Source {
+    const QuantisedMatrix* matrix = nullptr;
+    int64_t row = 0;
+  };
+  Source SourceOf(int64_t host_row) const;
+  bool Takes(const QuantisedMatrix& matrix) const;
+
+  const WeightMatrix& matrix_;
+  const DevicePart& part_;
+  std::vector<Section> sections_;
+};
+
+}  // namespace penstock
