@@ -280,7 +280,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
-  RETURN_IF_ERROR(CheckCudaModel(weights.config));
+  RETURN_IF_ERROR(CheckCudaModel(weights.config, options.tensor_parallel));
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }

@@ -134,7 +134,7 @@ class StepBench {
     return Gemm(weight, input_.data(), s_.sequences, product_.data(), stream);
   }
   void AddNorm(const Product& product, void* stream) {
-    AddRmsNorm({.residual = residual_.data(),
+    cuda::AddNorm({.residual = residual_.data(),
                 .product = product,
                 .weight = norm_.data(),
                 .output = input_.data(),
@@ -151,6 +151,7 @@ class StepBench {
                 .queries = queries_.data(),
                 .heads = s_.heads,
                 .rows = s_.sequences,
+                .rotary_dims = planes.head_dim,
                 .kv = planes,
                 .slots = slots_.data()},
                stream);
