@@ -66,7 +66,7 @@ struct SiluGateParams {
 // SiluGateParams. The others have no gate: gelu(up). Tanh marks GELU's approximation by tanh.
 enum class GeluKind : uint8_t { kTanhGate, kTanh, kExact };
 struct GeluParams {
-  Product product;          // its width is a multiple of 8
+  Product product;         // its width is a multiple of 8
   Bf16* output = nullptr;  // [rows][width, or width / 2 with a gate]
   GeluKind kind = GeluKind::kTanhGate;
 };
@@ -85,8 +85,9 @@ struct WideHeadNormParams {
 
 // Input: a product with rows [heads | kv_heads | kv_heads] of head_dim elements. Normalises the
 // heads whose weight is given, rotates queries and keys by their position (RoPE, dimension i
-// against i + rotary_dims / 2 of the first rotary_dims), stores keys and values in their pages in the pages' code, and writes
-// the queries to `queries`. The stored bytes equal those of kv_quant.h for rows rounded to bf16.
+// against i + rotary_dims / 2 of the first rotary_dims), stores keys and values in their pages in
+// the pages' code, and writes the queries to `queries`. The stored bytes equal those of kv_quant.h
+// for rows rounded to bf16.
 struct RopeAppendParams {
   Product product;
   const float* cosines = nullptr;  // [rows][rotary_dims / 2]

@@ -175,9 +175,12 @@ void CudaLayers::Activate(const cuda::Product& product, int32_t rows) const {
   }
   using enum cuda::GeluKind;
   const bool exact = config.activation == Activation::kGelu;
-  cuda::Gelu(
-      {.product = product, .output = output, .kind = gate ? kTanhGate : exact ? kExact : kTanh},
-      rows, parts_.stream);
+  cuda::Gelu({.product = product,
+              .output = output,
+              .kind = gate    ? kTanhGate
+                      : exact ? kExact
+                              : kTanh},
+             rows, parts_.stream);
 }
 
 void CudaLayers::Finish(int32_t layer, CudaStep& step) const {

@@ -161,10 +161,9 @@ class Uploader {
                            InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
                            "output projection", layer.attention_output));
     const bool gate = config.names.HasGate();
-    RETURN_IF_ERROR(
-        Matrix(from.gate_up, from.gate_up_bias,
-               gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
-               gate ? "gate and up projection" : "up projection", layer.gate_up));
+    RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias,
+                           gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
+                           gate ? "gate and up projection" : "up projection", layer.gate_up));
     const int64_t width = ShardWidth(from.gate_up.outputs() / (gate ? 2 : 1), shard);
     return Matrix(from.down, from.down_bias, InputsOf(from.down, shard.rank * width, width),
                   "down projection", layer.down);

@@ -146,8 +146,7 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
     EXPECT_GT(family.Off(want, mistake), 2 * kLimit) << what;
   };
   using F = Family&;
-  expect_shown("scale", right.attention_scale != 0,
-               [](F f) { f.config().attention_scale = 0; });
+  expect_shown("scale", right.attention_scale != 0, [](F f) { f.config().attention_scale = 0; });
   expect_shown("cap", right.attention_cap != 0, [](F f) { f.config().attention_cap = 0; });
   expect_shown("logit cap", right.logit_cap != 0, [](F f) { f.config().logit_cap = 0; });
   expect_shown("embedding", right.embedding_multiplier != 1,
@@ -174,7 +173,8 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
   const auto& ropes = right.layer_rope;
   for (size_t i = 0; i < ropes.size(); ++i) {
     const bool main = ropes[i] == LayerRope::kMain;
-    expect_shown("rope of a layer", !main, [i](F f) { f.config().layer_rope[i] = LayerRope::kMain; });
+    expect_shown("rope of a layer", !main,
+                 [i](F f) { f.config().layer_rope[i] = LayerRope::kMain; });
     expect_shown("no rope", main, [i](F f) { f.config().layer_rope[i] = LayerRope::kNone; });
   }
   const LayerWeights& layer = family.weights().layers[0];
@@ -229,6 +229,41 @@ TEST(CudaFamily, LearnedPositionsShow) {
   const std::vector<float> want = family.OnCpu();
   family.weights().positions = Buffer();
   EXPECT_GT(Deviation(Family::Logits(*family.OnGpu()), want), 2 * kLimit);
+}
+
+// The check of a GPU at start (CheckRunner) of a model like `large`, on a GPU that computes what
+// `mistake` makes of the description.
+template <class Mistake>
+std::string StartUp(const ModelConfig& large, const Mistake& mistake) {
+  Weights weights = SmallWeightsLike(large, 1);
+  const ModelConfig right = weights.config;
+  mistake(weights.config);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const CudaRunner::Options options{.max_step_tokens = static_cast<int32_t>(RunnerCheckTokens())};
+  const auto checked = *CudaRunner::Create(weights, *device, options);
+  weights.config = right;
+  TransformerRunner reference(weights, {}, options.max_step_tokens);
+  const KvLayout layout = reference.kv_layout();
+  const int64_t blocks = RunnerCheckBlocks(layout);
+  const Buffer own(static_cast<size_t>(blocks) * layout.BlockStride()), other(own.bytes());
+  return Message(CheckRunner({*checked, {own.as<std::byte>(), blocks, layout}},
+                             {reference, {other.as<std::byte>(), blocks, layout}}));
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
+  using Config = ModelConfig&;
+  const auto right = [](Config) {};
+  const ModelConfig gemma = DescriptionOf("gemma2");
+  EXPECT_EQ(StartUp(gemma, right), "");
+  EXPECT_NE(StartUp(gemma, [](Config c) { c.attention_cap = 0; }), "");
+  EXPECT_NE(StartUp(gemma, [](Config c) { c.logit_cap = 0; }), "");
+  const ModelConfig gemma3 = DescriptionOf("gemma3");
+  EXPECT_EQ(StartUp(gemma3, right), "");
+  EXPECT_NE(StartUp(gemma3, [](Config c) { c.layer_rope = {}; }), "");
+  const ModelConfig neox = DescriptionOf("gpt_neox");
+  EXPECT_EQ(StartUp(neox, right), "");
+  EXPECT_NE(StartUp(neox, [](Config c) { c.parallel_residual = false; }), "");
+  EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
 }
 
 // GELU's two forms differ by less than rounding, so that only the bits tell which one was used.

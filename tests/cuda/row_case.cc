@@ -306,8 +306,8 @@ double GeluDeviation(GeluKind kind, int rows, int width, int slices, uint64_t se
       double want = x / 2 * (1 + (kind == GeluKind::kExact ? std::erf(x / std::sqrt(2.0)) : tanh));
       if (gate) want *= product.At(r, width + i);
       // The two GELUs differ by up to 5e-4.
-      worst = Worse(worst, std::fabs(ToFloat(got[r * width + i]) - want) /
-                               (std::fabs(want) + 2e-3));
+      worst =
+          Worse(worst, std::fabs(ToFloat(got[r * width + i]) - want) / (std::fabs(want) + 2e-3));
     }
   }
   return worst;
@@ -387,9 +387,8 @@ double PlacedEmbeddingDeviation(bool placed, int rows, int hidden, uint64_t seed
 double CapSlicesDeviation(float factor, float cap, int rows, int width, int slices, uint64_t seed) {
   Data data(seed);
   const ProductCase c(data, rows, width, slices, 3.0f);
-  SumSlices(
-      {.product = c.product, .output = c.device.data(), .factor = factor, .cap = cap}, rows,
-      nullptr);
+  SumSlices({.product = c.product, .output = c.device.data(), .factor = factor, .cap = cap}, rows,
+            nullptr);
   ExpectNoDeviceError("SumSlices");
   const auto got = c.device.Read();
   double worst = 0;

@@ -34,13 +34,11 @@ TEST(RowOps, AreWhatTheOraclesSay) {
 TEST(RowOps, NormRowsOfAnyLength) {
   for (const int hidden : {1028, 2052, 4100, 8196, 16384}) {
     EXPECT_LT(NormDeviation({.rows = 2, .hidden = hidden, .slices = 2}, 7), 5e-3) << hidden;
-    EXPECT_LT(NormDeviation({.rows = 2,
-                             .hidden = hidden,
-                             .slices = 2,
-                             .layer_norm = true,
-                             .product_norm = true},
-                            7),
-              5e-3)
+    EXPECT_LT(
+        NormDeviation(
+            {.rows = 2, .hidden = hidden, .slices = 2, .layer_norm = true, .product_norm = true},
+            7),
+        5e-3)
         << hidden;
   }
 }
@@ -74,9 +72,9 @@ TEST(RowOps, OfOtherModels) {
       EXPECT_LT(GeluDeviation(kind, 2, 1400, 3, 2), 5e-3);
     }
     EXPECT_LT(WideHeadNormDeviation({}, 3), 1e-5);
-    EXPECT_LT(WideHeadNormDeviation({.rows = 2, .query_width = 1344, .key_width = 64, .slices = 3},
-                                    4),
-              1e-5);
+    EXPECT_LT(
+        WideHeadNormDeviation({.rows = 2, .query_width = 1344, .key_width = 64, .slices = 3}, 4),
+        1e-5);
     for (const int hidden : {8, 1400}) {
       EXPECT_LT(PlacedEmbeddingDeviation(false, 3, hidden, 5), 1e-6);
       EXPECT_LT(PlacedEmbeddingDeviation(true, 3, hidden, 6), 1e-6);
@@ -106,8 +104,7 @@ INSTANTIATE_TEST_SUITE_P(
                     RopeCase{.head_dim = 64, .norms = true, .bias = true},
                     RopeCase{.rows = 9, .rotary_dims = 32, .norms = true},
                     RopeCase{.head_dim = 64, .rotary_dims = 16, .bias = true},
-                    RopeCase{.head_dim = 64, .rotary_dims = 24},
-                    RopeCase{.rotary_dims = 96},
+                    RopeCase{.head_dim = 64, .rotary_dims = 24}, RopeCase{.rotary_dims = 96},
                     RopeCase{.rotary_dims = 0, .norms = true},
                     RopeCase{.keys = kI4, .values = kI4, .rotary_dims = 64, .rotated = true},
                     RopeCase{.keys = kF8, .values = kF8},

@@ -317,10 +317,9 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     const auto config = LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
     return config.ok() ? CheckCudaModel(*config) : config.status();
   };
-  for (const char* taken :
-       {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite",
-        "llama3_sharded", "mistral_window", "olmo2", "phi3_window", "qwen2_yarn", "qwen3_bias",
-        "smollm3", "starcoder2"}) {
+  for (const char* taken : {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite",
+                            "llama3_sharded", "mistral_window", "olmo2", "phi3_window",
+                            "qwen2_yarn", "qwen3_bias", "smollm3", "starcoder2"}) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {

@@ -252,8 +252,7 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
 
 // Checks the GPUs with a small model before the large one is loaded.
 absl::Status CheckArithmetic(const ModelConfig& config, GpuOptions options) {
-  const Weights weights =
-      RandomWeights(SmallModelLike(config, options.tensor_parallel), 1, /*deviation=*/0.1f);
+  const Weights weights = SmallWeightsLike(config, options.tensor_parallel);
   KvLayout layout{.layers = weights.config.layers,
                   .kv_heads = weights.config.kv_heads,
                   .head_dim = weights.config.head_dim,

@@ -100,7 +100,8 @@ PENSTOCK_DEVICE void NormRow(const NormParams& p, float* partial, RowPieces<kPie
   ScaleRow(InverseRoot(squares, p.hidden, p.epsilon), weight, row);
 }
 
-// AddRmsNormKernel for NormParams that are not plain. Grid: rows. Shared memory: one float per warp.
+// AddRmsNormKernel for NormParams that are not plain. Grid: rows. Shared memory: one float per
+// warp.
 template <int kPieces>
 __global__ void __launch_bounds__(kRowThreads)
     AddOtherNormKernel(const __grid_constant__ NormParams p) {

@@ -14,7 +14,8 @@ int PiecesOf(int32_t elements) { return (elements + 4 * kRowThreads - 1) / (4 * 
 
 void Embedding(const EmbeddingParams& params, int rows, void* stream) {
   const bool plain = params.position_table == nullptr && params.multiplier == 1;
-  Launch(plain ? &EmbeddingKernel : &PlacedEmbeddingKernel, {.x = rows, .threads = kRowThreads}, params, stream);
+  Launch(plain ? &EmbeddingKernel : &PlacedEmbeddingKernel, {.x = rows, .threads = kRowThreads},
+         params, stream);
 }
 
 void AddNorm(const NormParams& params, int rows, void* stream) {
@@ -58,7 +59,8 @@ void WideHeadNorm(const WideHeadNormParams& params, int rows, void* stream) {
 void SumSlices(const SumSlicesParams& params, int rows, void* stream) {
   const int pieces = (params.product.width + kRowThreads - 1) / kRowThreads;
   const bool plain = params.factor == 1 && params.cap == 0;
-  Launch(plain ? &SumSlicesKernel : &CapSlicesKernel, {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
+  Launch(plain ? &SumSlicesKernel : &CapSlicesKernel,
+         {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
 }
 
 void GatherRows(const GatherRowsParams& params, int rows, void* stream) {

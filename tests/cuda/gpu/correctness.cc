@@ -22,7 +22,8 @@ std::string Name(const AttentionCase& c) {
   std::string name = kNames[static_cast<int>(c.kv.keys)];
   if (c.kv.values != c.kv.keys) name += std::string("/") + kNames[static_cast<int>(c.kv.values)];
   return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
-         " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "") + (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "");
+         " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "") +
+         (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "");
 }
 
 double Number(bool equal) { return equal ? 0 : NAN; }
@@ -85,7 +86,8 @@ void CheckAttentions(bool small, Report& report) {
 void CheckRows(bool small, Report& report) {
   for (const int hidden : {256, small ? 512 : 8192}) {
     const std::string size = std::to_string(hidden);
-    report.checks.push_back({"norm " + size, NormDeviation({.hidden = hidden, .slices = 4}, 1), 6e-3});
+    report.checks.push_back(
+        {"norm " + size, NormDeviation({.hidden = hidden, .slices = 4}, 1), 6e-3});
     report.checks.push_back({"silu " + size, SiluDeviation(3, hidden, 2, 2), 6e-3});
     report.checks.push_back({"embedding " + size, Number(EmbeddingIsExact(5, hidden, 3)), 1});
     report.checks.push_back({"rows " + size, Number(GatherRowsIsExact(5, hidden, 4)), 1});
@@ -94,9 +96,8 @@ void CheckRows(bool small, Report& report) {
   for (const RopeCase& c :
        {RopeCase{.rows = 40, .slices = 3, .norms = true, .bias = true}, RopeCase{.head_dim = 64},
         RopeCase{.head_dim = 64, .rotary_dims = 16}, RopeCase{.rotary_dims = 96, .norms = true},
-        RopeCase{.rotary_dims = 0},
-        RopeCase{.keys = kF8, .values = kF8}, RopeCase{.keys = kI8, .values = kI8},
-        RopeCase{.keys = kI4, .values = kI4, .rotated = true},
+        RopeCase{.rotary_dims = 0}, RopeCase{.keys = kF8, .values = kF8},
+        RopeCase{.keys = kI8, .values = kI8}, RopeCase{.keys = kI4, .values = kI4, .rotated = true},
         RopeCase{.keys = kI8, .values = kI4}}) {
     const RopeDeviation deviation = RunRopeAppend(c);
     report.checks.push_back({"rope queries", deviation.queries, 6e-3});

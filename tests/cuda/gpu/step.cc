@@ -135,11 +135,11 @@ class StepBench {
   }
   void AddNorm(const Product& product, void* stream) {
     cuda::AddNorm({.residual = residual_.data(),
-                .product = product,
-                .weight = norm_.data(),
-                .output = input_.data(),
-                .hidden = s_.hidden},
-               s_.sequences, stream);
+                   .product = product,
+                   .weight = norm_.data(),
+                   .output = input_.data(),
+                   .hidden = s_.hidden},
+                  s_.sequences, stream);
   }
 
   void Layer(int32_t layer, void* stream) {

@@ -33,8 +33,8 @@ void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void*
            params, stream);
   }
   if (counts.narrow == 0) return;
-  Launch(&NarrowAttentionKernel<kKeys, kValues, kDim, kPlain>,
-         GridOf<Narrow>(counts.items, params), params, stream);
+  Launch(&NarrowAttentionKernel<kKeys, kValues, kDim, kPlain>, GridOf<Narrow>(counts.items, params),
+         params, stream);
   if (!HasSplits(params)) return;
   const LaunchShape shape{
       .x = counts.narrow, .y = params.kv.kv_heads, .z = kNarrowRows, .threads = kDim / 2};

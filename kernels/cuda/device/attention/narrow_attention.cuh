@@ -107,8 +107,8 @@ __global__ void __launch_bounds__(kDim / 2)
   const AttentionSequence sequence = p.sequences[tile.sequence];
   const int row = tile.first + r, head = kv_head * p.group + row % p.group;
   const float factor = OutputFactor<kPlain>(p, head, max, sum);
-  Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride + head * kDim +
-              element;
+  Bf16* out =
+      p.output + (sequence.first_row + row / p.group) * p.output_stride + head * kDim + element;
   *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * factor, value[1] * factor);
 }
 
