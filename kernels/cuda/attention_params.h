@@ -86,6 +86,10 @@ struct AttentionParams {
   int32_t group = 0;                // query heads per KV head
   int32_t window = 0;               // as in AttentionArgs
   float scale_log2 = 0;             // factor of the scores times log2(e)
+  // Scores become cap * tanh(score / cap) (Gemma 2). Then scale_log2 is cap * log2(e), and this is
+  // 2 * log2(e) / cap times the factor of the scores; 0: no cap.
+  float cap_factor = 0;
+  const float* sinks = nullptr;  // [heads]: a score without a value of each row; null: none
 };
 
 }  // namespace penstock::cuda

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+
 #include "model/cuda/cuda_model_check.h"
 
 namespace penstock {
@@ -27,9 +29,11 @@ void WarnOfLink(const PlanRequest& request, const CapacityPlan& plan,
       codecs));
 }
 
-void WarnOfGpus(const PlanRequest& request, std::vector<std::string>& warnings) {
+void WarnOfGpus(const PlanRequest& request, const CapacityPlan& plan,
+                std::vector<std::string>& warnings) {
   if (!request.hardware.gpu) return;
-  if (const absl::Status status = CheckCudaModel(request.model); !status.ok()) {
+  const int degree = std::max(plan.prefill.worker.degree, plan.decode.worker.degree);
+  if (const absl::Status status = CheckCudaModel(request.model, degree); !status.ok()) {
     warnings.push_back("workers refuse to start on this hardware: " + Message(status));
   }
   if (request.weights.form != "bf16") {
@@ -66,7 +70,7 @@ void WarnOfExchange(const RolePlan& role, double share, const char* what,
 
 std::vector<std::string> WarningsOf(const PlanRequest& request, const CapacityPlan& plan) {
   std::vector<std::string> warnings;
-  WarnOfGpus(request, warnings);
+  WarnOfGpus(request, plan, warnings);
   WarnOfContexts(plan, warnings);
   WarnOfExchange(plan.prefill, plan.prefill_exchange_share, "a prompt", warnings);
   WarnOfExchange(plan.decode, plan.decode_exchange_share, "a decode step", warnings);

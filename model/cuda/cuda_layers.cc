@@ -12,8 +12,19 @@
 namespace penstock {
 namespace {
 
+constexpr float kLog2E = 1.44269504f;
+
+float AttentionScale(const ModelConfig& config) {
+  if (config.attention_scale != 0) return config.attention_scale;
+  return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
+}
+
+// AttentionParams::scale_log2 and cap_factor.
 float ScaleLog2(const ModelConfig& config) {
-  return 1.44269504f / std::sqrt(static_cast<float>(config.head_dim));
+  return kLog2E * (config.attention_cap != 0 ? config.attention_cap : AttentionScale(config));
+}
+float CapFactor(const ModelConfig& config) {
+  return config.attention_cap == 0 ? 0 : 2 * kLog2E * AttentionScale(config) / config.attention_cap;
 }
 
 }  // namespace
@@ -45,36 +56,73 @@ cuda::Product CudaLayers::MultiplyShared(const CudaMatrix& matrix, int32_t rows)
   return product;
 }
 
+cuda::NormParams CudaLayers::Norm(const CudaStep& step, const cuda::DeviceBuffer& norm) const {
+  const ModelConfig& config = parts_.config;
+  const auto* weight = norm.as<float>();  // null if the model has no such norm
+  const bool biased = config.layer_norm && weight != nullptr;
+  return {.residual = step.residual,
+          .weight = weight,
+          .output = parts_.scratch.input.as<Bf16>(),
+          .hidden = config.hidden,
+          .epsilon = config.norm_epsilon,
+          .bias = biased ? weight + config.hidden : nullptr,
+          .factor = config.residual_multiplier};
+}
+
+cuda::NormParams CudaLayers::NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const {
+  cuda::NormParams params = Norm(step, norm);
+  params.product = std::exchange(step.to_add, {});
+  params.product_norm = std::exchange(step.to_add_norm, nullptr);
+  return params;
+}
+
 void CudaLayers::Embed(const CudaStep& step) const {
   const CudaWeights& w = parts_.weights;
   const bool tied = w.embedding.bytes() == 0;
   cuda::Embedding({.tokens = step.At<uint32_t>(step.tokens),
                    .table = tied ? w.lm_head.weight.data : w.embedding.as<Bf16>(),
                    .output = step.residual,
-                   .hidden = parts_.config.hidden},
+                   .hidden = parts_.config.hidden,
+                   .position_table = w.positions.as<Bf16>(),
+                   .positions = step.At<int32_t>(step.positions),
+                   .multiplier = parts_.config.embedding_multiplier},
                   step.attention->rows, parts_.stream);
+}
+
+// Queries, keys and values. Norms over all heads are done; those of single heads are not.
+cuda::Product CudaLayers::Qkv(const CudaLayer& layer, int32_t rows) const {
+  const ModelConfig& config = parts_.config;
+  cuda::Product product = Multiply(layer.qkv, rows);
+  if (config.qk_norm != QkNorm::kWidth) return product;
+  auto* sums = parts_.scratch.product.as<float>();
+  cuda::WideHeadNorm({.product = product,
+                      .output = sums,
+                      .query_norm = layer.q_norm.as<float>(),
+                      .key_norm = layer.k_norm.as<float>(),
+                      .query_width = config.heads * config.head_dim,
+                      .key_width = config.kv_heads * config.head_dim,
+                      .epsilon = config.norm_epsilon},
+                     rows, parts_.stream);
+  return {.data = sums, .slices = 1, .width = product.width};
 }
 
 void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   const ModelConfig& config = parts_.config;
   const CudaLayer& w = parts_.weights.layers[layer];
   const int32_t rows = step.attention->rows;
-  cuda::AddRmsNorm({.residual = step.residual,
-                    .product = std::exchange(step.to_add, {}),
-                    .weight = w.attention_norm.as<float>(),
-                    .output = parts_.scratch.input.as<Bf16>(),
-                    .hidden = config.hidden,
-                    .epsilon = config.norm_epsilon},
-                   rows, parts_.stream);
-  cuda::RopeAppend({.product = Multiply(w.qkv, rows),
-                    .cosines = step.At<float>(step.cosines),
-                    .sines = step.At<float>(step.sines),
-                    .query_norm = w.q_norm.as<float>(),
-                    .key_norm = w.k_norm.as<float>(),
+  cuda::AddNorm(NormAdding(step, w.attention_norm), rows, parts_.stream);
+  const StepAngles& angles = step.angles[static_cast<size_t>(config.RopeOf(layer))];
+  const bool each = config.qk_norm == QkNorm::kHead;
+  cuda::RopeAppend({.product = Qkv(w, rows),
+                    .cosines = step.At<float>(angles.cosines),
+                    .sines = step.At<float>(angles.sines),
+                    .query_norm = each ? w.q_norm.as<float>() : nullptr,
+                    .key_norm = each ? w.k_norm.as<float>() : nullptr,
                     .epsilon = config.norm_epsilon,
                     .queries = step.queries,
                     .heads = config.heads,
                     .rows = rows,
+                    .rotary_dims = angles.dims,
                     .kv = cuda::PlanesOf(step.kv, layer),
                     .slots = step.At<int64_t>(step.slots)},
                    parts_.stream);
@@ -121,39 +169,55 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
                    .narrow_scratch = s.narrow_attention.as<float>(),
                    .group = config.heads / config.kv_heads,
                    .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-                   .scale_log2 = ScaleLog2(config)},
+                   .scale_log2 = ScaleLog2(config),
+                   .cap_factor = CapFactor(config),
+                   .sinks = parts_.weights.layers[layer].sinks.as<float>()},
                   a.plan.counts(), parts_.stream);
 }
 
-void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
+// Into scratch.input.
+void CudaLayers::Activate(const cuda::Product& product, int32_t rows) const {
   const ModelConfig& config = parts_.config;
-  const CudaLayer& w = parts_.weights.layers[layer];
-  const auto input = parts_.scratch.input.as<Bf16>();
-  const int32_t rows = step.attention->rows;
-  cuda::AddRmsNorm({.residual = step.residual,
-                    .product = MultiplyShared(w.attention_output, rows),
-                    .weight = w.mlp_norm.as<float>(),
-                    .output = input,
-                    .hidden = config.hidden,
-                    .epsilon = config.norm_epsilon},
-                   rows, parts_.stream);
-  cuda::SiluGate({.product = Multiply(w.gate_up, rows), .output = input}, rows, parts_.stream);
-  step.to_add = MultiplyShared(w.down, rows);
+  const auto output = parts_.scratch.input.as<Bf16>();
+  const bool gate = config.names.HasGate();
+  if (gate && config.activation == Activation::kSilu) {
+    return cuda::SiluGate({.product = product, .output = output}, rows, parts_.stream);
+  }
+  using enum cuda::GeluKind;
+  const bool exact = config.activation == Activation::kGelu;
+  cuda::Gelu({.product = product,
+              .output = output,
+              .kind = gate    ? kTanhGate
+                      : exact ? kExact
+                              : kTanh},
+             rows, parts_.stream);
 }
 
-void CudaLayers::Logits(const CudaStep& step) const {
+void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
+  const CudaLayer& w = parts_.weights.layers[layer];
   const int32_t rows = step.attention->rows;
-  cuda::AddRmsNorm({.residual = step.residual,
-                    .product = step.to_add,
-                    .weight = parts_.weights.final_norm.as<float>(),
-                    .output = parts_.scratch.input.as<Bf16>(),
-                    .hidden = parts_.config.hidden,
-                    .epsilon = parts_.config.norm_epsilon},
-                   rows, parts_.stream);
+  cuda::NormParams norm = Norm(step, w.mlp_norm);
+  norm.product = MultiplyShared(w.attention_output, rows);
+  norm.product_norm = w.attention_output_norm.as<float>();
+  norm.norms_first = parts_.config.parallel_residual;
+  cuda::AddNorm(norm, rows, parts_.stream);
+  Activate(Multiply(w.gate_up, rows), rows);
+  step.to_add = MultiplyShared(w.down, rows);
+  step.to_add_norm = w.mlp_output_norm.as<float>();
+}
+
+void CudaLayers::Logits(CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const int32_t rows = step.attention->rows;
+  cuda::AddNorm(NormAdding(step, parts_.weights.final_norm), rows, parts_.stream);
   const cuda::Product product = Multiply(parts_.weights.lm_head, rows);
   auto* logits = parts_.scratch.product.as<float>();
-  if (product.slices > 1) {
-    cuda::SumSlices({.product = product, .output = logits}, rows, parts_.stream);
+  if (product.slices > 1 || config.logit_divisor != 1 || config.logit_cap != 0) {
+    cuda::SumSlices({.product = product,
+                     .output = logits,
+                     .factor = 1 / config.logit_divisor,
+                     .cap = config.logit_cap},
+                    rows, parts_.stream);
   }
   if (!step.batch.draws.empty()) {
     cuda::Sample({.logits = logits,

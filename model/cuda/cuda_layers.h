@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/products.h"
+#include "kernels/cuda/row_params.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_step.h"
 #include "model/forward/product_exchange.h"
@@ -30,11 +31,17 @@ class CudaLayers {
   void Finish(int32_t layer, CudaStep& step) const;  // output projection and MLP
   // Computes the logits [rows][vocabulary] of the step's rows in scratch.product, and makes the
   // draws.
-  void Logits(const CudaStep& step) const;
+  void Logits(CudaStep& step) const;
 
  private:
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;
   cuda::Product MultiplyShared(const CudaMatrix& matrix, int32_t rows) const;
+  // A norm of the residual into scratch.input, without a product to add.
+  cuda::NormParams Norm(const CudaStep& step, const cuda::DeviceBuffer& norm) const;
+  // The same behind step.to_add, which it takes.
+  cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
+  cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
+  void Activate(const cuda::Product& product, int32_t rows) const;
 
   const Parts parts_;
 };

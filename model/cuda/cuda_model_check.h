@@ -6,7 +6,7 @@
 namespace penstock {
 
 // Returns FAILED_PRECONDITION that names the first part of `config` that the CUDA kernels do not
-// implement. They run models of the shape of Llama, Mistral, Qwen2 and Qwen3.
-absl::Status CheckCudaModel(const ModelConfig& config);
+// implement on `ranks` GPUs. They run the dense families of docs/models.md.
+absl::Status CheckCudaModel(const ModelConfig& config, int ranks = 1);
 
 }  // namespace penstock

@@ -10,6 +10,22 @@
 #include "model/forward/step_check.h"
 
 namespace penstock {
+namespace {
+
+StepAngles AddAngles(const std::vector<float>& frequencies, const RopeConfig& rope,
+                     const std::vector<int32_t>& positions, StepInputs& inputs) {
+  const size_t pairs = frequencies.size();
+  std::vector<float> cosines(positions.size() * pairs), sines(cosines.size());
+  for (size_t i = 0; i < positions.size(); ++i) {
+    RopeAngles(frequencies, rope.attention_factor, positions[i], cosines.data() + i * pairs,
+               sines.data() + i * pairs);
+  }
+  return {.cosines = inputs.Add(cosines),
+          .sines = inputs.Add(sines),
+          .dims = static_cast<int32_t>(2 * pairs)};
+}
+
+}  // namespace
 
 CudaRunner::CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options)
     : config_(options.shard.Of(weights.config)),
@@ -31,7 +47,7 @@ KvLayout CudaRunner::kv_layout() const {
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,
                                                                cuda::CudaDevice& device,
                                                                const Options& options) {
-  RETURN_IF_ERROR(CheckCudaModel(weights.config));
+  RETURN_IF_ERROR(CheckCudaModel(weights.config, options.shard.ranks));
   std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
   if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
     return FailedPrecondition(
@@ -118,17 +134,14 @@ absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
 absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   CudaScratch& s = scratch_;
   const CudaBatch& batch = step.batch;
-  const int32_t half = config_.head_dim / 2;
-  std::vector<float> cosines(batch.positions.size() * half), sines(cosines.size());
-  for (size_t i = 0; i < batch.positions.size(); ++i) {
-    RopeAngles(s.frequencies, config_.rope.attention_factor, batch.positions[i],
-               cosines.data() + i * half, sines.data() + i * half);
-  }
   StepInputs inputs;
   step.tokens = inputs.Add(batch.tokens);
   step.slots = inputs.Add(batch.slots);
-  step.cosines = inputs.Add(cosines);
-  step.sines = inputs.Add(sines);
+  step.angles[static_cast<size_t>(LayerRope::kMain)] =
+      AddAngles(s.frequencies, config_.rope, batch.positions, inputs);
+  step.angles[static_cast<size_t>(LayerRope::kLocal)] =
+      AddAngles(s.local_frequencies, config_.local_rope, batch.positions, inputs);
+  if (weights_->positions.bytes() > 0) step.positions = inputs.Add(batch.positions);
   step.last_rows = inputs.Add(batch.last_rows);
   step.draws = inputs.Add(batch.draws);
   step.all_at = AddAttention(batch.all, inputs);

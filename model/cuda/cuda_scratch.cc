@@ -10,6 +10,9 @@ namespace penstock {
 absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights& weights,
                                    const cuda::Products& products, size_t rows) {
   frequencies = RopeFrequencies(config.rope, config.head_dim);
+  if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0) {
+    local_frequencies = RopeFrequencies(config.local_rope, config.head_dim);
+  }
   const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
   size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;
   for (const CudaLayer& layer : weights.layers) {

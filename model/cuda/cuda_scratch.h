@@ -32,6 +32,7 @@ struct CudaScratch {
   std::vector<const void*> Addresses() const;
 
   std::vector<float> frequencies;              // of the rotation
+  std::vector<float> local_frequencies;        // of layers with LayerRope::kLocal
   cuda::DeviceBuffer residual, last_residual;  // f32 [tokens][hidden]
   cuda::DeviceBuffer input;                    // bf16, input of a product
   cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][heads * head_dim]

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <utility>
 
 #include "kernels/cuda/row_params.h"
@@ -7,6 +8,12 @@
 #include "model/cuda/cuda_inputs.h"
 
 namespace penstock {
+
+// The angles of a rotation in a step's inputs: cosines and sines, [rows][dims / 2].
+struct StepAngles {
+  size_t cosines = 0, sines = 0;
+  int32_t dims = 0;  // 0: no rotation
+};
 
 // A step in progress: its batch and the addresses of its arrays on the device. Lives on the stack
 // of CudaRunner::Step.
@@ -22,7 +29,8 @@ struct CudaStep {
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
   // Offsets in `inputs`.
-  size_t tokens = 0, slots = 0, cosines = 0, sines = 0, last_rows = 0, draws = 0;
+  size_t tokens = 0, positions = 0, slots = 0, last_rows = 0, draws = 0;
+  std::array<StepAngles, 3> angles;  // by LayerRope
   AttentionInputs all_at, last_at;
   // The rows that the rest of the layer computes: all rows, and in the last layer those with logits
   // or draws.
@@ -30,6 +38,7 @@ struct CudaStep {
   const AttentionInputs* attention_at = nullptr;
   float* residual = nullptr;
   cuda::Product to_add;  // what the residual still lacks of the layer before; no slices: nothing
+  const float* to_add_norm = nullptr;  // of to_add, as NormParams::product_norm
   Bf16* queries = nullptr;
 };
 

@@ -37,15 +37,32 @@ DevicePart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const Mod
   return part;
 }
 
+// The rank's number of values of an MLP with `values` of them, a multiple of 16.
+int64_t ShardWidth(int64_t values, const ModelShard& shard) {
+  return shard.Width((values + 15) / 16 * 16);
+}
+
 // The rank's rows of gate, then of up. On the host, 16 rows of gate alternate with 16 rows of up.
 DevicePart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
-  const int64_t half = gate_up.outputs() / 2, width = shard.Width(half);
+  const int64_t half = gate_up.outputs() / 2, width = ShardWidth(half, shard);
   DevicePart part = WholeOf(gate_up);
   part.outputs = 2 * width;
   part.row_of = [=](int64_t row) -> int64_t {
     const int64_t value = shard.rank * width + row % width;
     if (value >= half) return -1;
     return value / 16 * 32 + (row < width ? 0 : 16) + value % 16;
+  };
+  return part;
+}
+
+// The rank's rows of an MLP without a gate, a multiple of 16.
+DevicePart UpPart(const WeightMatrix& up, const ModelShard& shard) {
+  const int64_t width = ShardWidth(up.outputs(), shard);
+  DevicePart part = WholeOf(up);
+  part.outputs = width;
+  part.row_of = [=, all = up.outputs()](int64_t row) -> int64_t {
+    const int64_t value = shard.rank * width + row;
+    return value < all ? value : -1;
   };
   return part;
 }
@@ -105,6 +122,15 @@ class Uploader {
         target.as<std::byte>());
   }
 
+  absl::Status Positions(const Weights& weights, cuda::DeviceBuffer& target) {
+    if (weights.positions.bytes() == 0) return absl::OkStatus();
+    ASSIGN_OR_RETURN(target,
+                     cuda::DeviceBuffer::Create(weights.positions.bytes(), "position embedding"));
+    cuda::CopyToDevice(target.as<void>(), weights.positions.as<const std::byte>(),
+                       weights.positions.bytes(), stream_);
+    return absl::OkStatus();
+  }
+
   absl::Status Matrix(const WeightMatrix& from, const std::vector<float>& bias,
                       const DevicePart& part, const char* what, CudaMatrix& target) {
     if (part.inputs % 8 != 0) {
@@ -128,24 +154,44 @@ class Uploader {
 
   absl::Status Layer(const LayerWeights& from, const ModelConfig& config, const ModelShard& shard,
                      CudaLayer& layer) {
-    RETURN_IF_ERROR(Floats(from.attention_norm, "attention norm", layer.attention_norm));
-    RETURN_IF_ERROR(Floats(from.q_norm, "norm of queries", layer.q_norm));
-    RETURN_IF_ERROR(Floats(from.k_norm, "norm of keys", layer.k_norm));
-    RETURN_IF_ERROR(Floats(from.mlp_norm, "MLP norm", layer.mlp_norm));
+    RETURN_IF_ERROR(Norms(from, layer));
+    RETURN_IF_ERROR(Sinks(from.sinks, config, shard, layer.sinks));
     RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
                            "qkv projection", layer.qkv));
     const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
     RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
                            InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
                            "output projection", layer.attention_output));
-    RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias, GateUpPart(from.gate_up, shard),
-                           "gate and up projection", layer.gate_up));
-    const int64_t width = shard.Width(from.gate_up.outputs() / 2);
+    const bool gate = config.names.HasGate();
+    RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias,
+                           gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
+                           gate ? "gate and up projection" : "up projection", layer.gate_up));
+    const int64_t width = ShardWidth(from.gate_up.outputs() / (gate ? 2 : 1), shard);
     return Matrix(from.down, from.down_bias, InputsOf(from.down, shard.rank * width, width),
                   "down projection", layer.down);
   }
 
  private:
+  absl::Status Norms(const LayerWeights& from, CudaLayer& layer) {
+    RETURN_IF_ERROR(Floats(from.attention_norm, "attention norm", layer.attention_norm));
+    RETURN_IF_ERROR(Floats(from.attention_output_norm, "norm of attention's output",
+                           layer.attention_output_norm));
+    RETURN_IF_ERROR(Floats(from.mlp_norm, "MLP norm", layer.mlp_norm));
+    RETURN_IF_ERROR(
+        Floats(from.mlp_output_norm, "norm of the MLP's output", layer.mlp_output_norm));
+    RETURN_IF_ERROR(Floats(from.q_norm, "norm of queries", layer.q_norm));
+    return Floats(from.k_norm, "norm of keys", layer.k_norm);
+  }
+
+  // Those of the rank's heads.
+  absl::Status Sinks(const std::vector<float>& from, const ModelConfig& config,
+                     const ModelShard& shard, cuda::DeviceBuffer& target) {
+    if (from.empty()) return absl::OkStatus();
+    const int32_t heads = shard.Heads(config.heads);
+    const auto first = from.begin() + ptrdiff_t{shard.rank} * heads;
+    return Floats({first, first + heads}, "attention sinks", target);
+  }
+
   absl::Status Rows(const WeightMatrix& from, const DevicePart& part, const char* what,
                     cuda::DeviceBuffer& target) {
     const size_t row_bytes = sizeof(Bf16) * static_cast<size_t>(part.inputs);
@@ -217,6 +263,7 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
   auto target = std::make_unique<CudaWeights>();
   Uploader uploader(order, threads, stream);
   RETURN_IF_ERROR(uploader.Embedding(weights, target->embedding));
+  RETURN_IF_ERROR(uploader.Positions(weights, target->positions));
   target->layers.resize(weights.layers.size());
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     RETURN_IF_ERROR(uploader.Layer(weights.layers[i], weights.config, shard, target->layers[i]));
@@ -232,11 +279,12 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
 }
 
 size_t CudaWeights::bytes() const {
-  size_t bytes = embedding.bytes() + final_norm.bytes() + BytesOf(lm_head);
+  size_t bytes = embedding.bytes() + positions.bytes() + final_norm.bytes() + BytesOf(lm_head);
   for (const CudaLayer& layer : layers) {
-    bytes += layer.attention_norm.bytes() + layer.q_norm.bytes() + layer.k_norm.bytes() +
-             layer.mlp_norm.bytes() + BytesOf(layer.qkv) + BytesOf(layer.attention_output) +
-             BytesOf(layer.gate_up) + BytesOf(layer.down);
+    bytes += layer.attention_norm.bytes() + layer.attention_output_norm.bytes() +
+             layer.mlp_norm.bytes() + layer.mlp_output_norm.bytes() + layer.q_norm.bytes() +
+             layer.k_norm.bytes() + layer.sinks.bytes() + BytesOf(layer.qkv) +
+             BytesOf(layer.attention_output) + BytesOf(layer.gate_up) + BytesOf(layer.down);
   }
   return bytes;
 }

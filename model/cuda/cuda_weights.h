@@ -23,11 +23,13 @@ struct CudaMatrix {
 
 // Owns one layer's weights in device memory.
 struct CudaLayer {
-  // All f32; q_norm and k_norm may be empty.
-  cuda::DeviceBuffer attention_norm, q_norm, k_norm, mlp_norm;
+  // All f32, as in LayerWeights, and empty where the model has none. Sinks are those of this GPU's
+  // heads.
+  cuda::DeviceBuffer attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
+  cuda::DeviceBuffer q_norm, k_norm, sinks;
   CudaMatrix qkv;
   CudaMatrix attention_output;
-  CudaMatrix gate_up;  // all rows of gate, then all of up
+  CudaMatrix gate_up;  // all rows of gate, then all of up; without a gate those of up
   CudaMatrix down;
 };
 
@@ -46,6 +48,7 @@ struct CudaWeights {
   size_t bytes() const;
 
   cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty if it is a bf16 lm_head
+  cuda::DeviceBuffer positions;  // Bf16 [max_position][hidden]; empty if none are learned
   std::vector<CudaLayer> layers;
   cuda::DeviceBuffer final_norm;
   CudaMatrix lm_head;  // empty on ranks other than 0, unless it is the embedding too

@@ -114,7 +114,31 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   small.vocab = 256;
   small.max_position = std::max(config.max_position, 1024);
   if (!config.sliding_window.empty()) small.sliding_window = {20, 0};
+  if (!config.layer_rope.empty()) {
+    const LayerRope first = config.layer_rope.front();
+    const auto other =
+        std::ranges::find_if(config.layer_rope, [first](LayerRope rope) { return rope != first; });
+    small.layer_rope = {first, other == config.layer_rope.end() ? first : *other};
+  }
+  if (config.attention_cap != 0) small.attention_cap = 1;
+  if (config.logit_cap != 0) small.logit_cap = 1;
   return small;
+}
+
+Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms) {
+  Weights weights = RandomWeights(SmallModelLike(config, gpus), 1, /*deviation=*/0.1f, forms);
+  const auto vary = [](std::vector<float>& norm) {
+    for (size_t i = 0; i < norm.size(); ++i) norm[i] *= 0.75f + 0.125f * static_cast<float>(i % 5);
+  };
+  for (LayerWeights& layer : weights.layers) {
+    for (auto* norm : {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm,
+                       &layer.mlp_output_norm, &layer.q_norm, &layer.k_norm}) {
+      vary(*norm);
+    }
+    for (float& sink : layer.sinks) sink += 5;
+  }
+  vary(weights.final_norm);
+  return weights;
 }
 
 double Deviation(std::span<const float> got, std::span<const float> want) {

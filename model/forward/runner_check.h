@@ -5,6 +5,7 @@
 #include "base/status.h"
 #include "model/checkpoint/model_config.h"
 #include "model/forward/model_runner.h"
+#include "model/forward/weights.h"
 
 namespace penstock {
 
@@ -15,8 +16,13 @@ struct CheckedRunner {
 };
 
 // A small model with the head size, pages and optional parts of `config`, and two KV heads for each
-// of `gpus`. The check runs kernels on it.
+// of `gpus`. The check runs kernels on it. Its two layers have different windows and rotations if
+// those of `config` differ, and caps are so low that they change the logits.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
+
+// Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a row's softmax, so that
+// a runner which leaves them out is found out.
+Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms = {});
 
 // The RMS of the difference divided by the RMS of `want`.
 double Deviation(std::span<const float> got, std::span<const float> want);

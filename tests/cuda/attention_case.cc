@@ -30,6 +30,9 @@ struct Queries {
   std::unique_ptr<DeviceArray<Bf16>> device, output;
 };
 
+// From far below the scores of a row to far above them.
+float SinkOf(int head) { return -4.0f + 1.75f * static_cast<float>(head % 8); }
+
 struct Sums {
   double error = 0, reference = 0, worst = 0;
   int64_t count = 0;
@@ -58,7 +61,12 @@ void Compare(const AttentionCase& c, const KvPoolCase& kv, int sequence, int pos
     for (int d = 0; d < dim; ++d)
       weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d);
     weights[t] /= std::sqrt(dim);
+    if (c.cap > 0) weights[t] = c.cap * std::tanh(weights[t] / c.cap);
     top = std::max(top, weights[t]);
+  }
+  if (c.sinks) {
+    top = std::max<double>(top, SinkOf(head));
+    total = std::exp(SinkOf(head) - top);
   }
   for (int t = first; t <= position; ++t) {
     const double weight = std::exp(weights[t] - top);
@@ -100,7 +108,9 @@ AttentionPlan PlanOf(const AttentionCase& c, const std::vector<AttentionSequence
   return plan;
 }
 
-float ScaleLog2(int dim) { return 1.44269504f / std::sqrt(static_cast<float>(dim)); }
+constexpr float kLog2E = 1.44269504f;
+
+float Scale(int dim) { return 1.0f / std::sqrt(static_cast<float>(dim)); }
 
 }  // namespace
 
@@ -122,6 +132,9 @@ AttentionResult RunAttention(const AttentionCase& c) {
   const DeviceArray<AttentionSequence> device_sequences(sequences);
   const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
   const DeviceArray<SplitItem> items(plan.items);
+  std::vector<float> sinks;
+  for (int head = 0; head < q.heads; ++head) sinks.push_back(SinkOf(head));
+  const DeviceArray<float> device_sinks(sinks);
   const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim) /
                                         sizeof(float)),
       narrow_scratch(NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim) / sizeof(float));
@@ -140,7 +153,9 @@ AttentionResult RunAttention(const AttentionCase& c) {
                                .narrow_scratch = narrow_scratch.data(),
                                .group = c.group,
                                .window = c.window,
-                               .scale_log2 = ScaleLog2(q.dim)};
+                               .scale_log2 = kLog2E * (c.cap > 0 ? c.cap : Scale(q.dim)),
+                               .cap_factor = c.cap > 0 ? 2 * kLog2E * Scale(q.dim) / c.cap : 0,
+                               .sinks = c.sinks ? device_sinks.data() : nullptr};
   Attention(params, plan.counts(), nullptr);
   ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};

@@ -19,6 +19,8 @@ struct AttentionCase {
   KvPoolCase::Options kv;
   int32_t group = 4;  // query heads of a KV head
   int32_t window = 0;
+  float cap = 0;  // of scores; 0: none
+  bool sinks = false;
   std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
   AttentionTiles tiles = AttentionTiles::kPlanned;
   bool oracle = true;  // compare with it, which takes most of the time; false: bits alone

@@ -101,7 +101,20 @@ INSTANTIATE_TEST_SUITE_P(
                 {.kv = {.keys = kI4, .values = kI4, .head_dim = 64, .lengths = {90}}, .rows = {1}}},
         Variant{"K8V4",
                 {.kv = {.keys = kI8, .values = kI4, .kv_heads = 2, .lengths = {530, 31}},
-                 .rows = {1, 1}}}),
+                 .rows = {1, 1}}},
+        Variant{"Bf16Cap",
+                {.kv = {.kv_heads = 2, .lengths = {530, 31, 1}}, .cap = 1, .rows = {1, 1, 1}}},
+        Variant{"Bf16Sinks",
+                {.kv = {.kv_heads = 2, .lengths = {1100, 31, 1}},
+                 .window = 600,
+                 .sinks = true,
+                 .rows = {1, 1, 1}}},
+        Variant{"I8Dim64CapSinks",
+                {.kv = {.keys = kI8, .values = kI8, .head_dim = 64, .lengths = {530}},
+                 .group = 8,
+                 .cap = 2,
+                 .sinks = true,
+                 .rows = {3}}}),
     NameOf);
 
 INSTANTIATE_TEST_SUITE_P(
@@ -120,7 +133,15 @@ INSTANTIATE_TEST_SUITE_P(
             "I8Dim64",
             {.kv = {.keys = kI8, .values = kI8, .head_dim = 64, .lengths = {60}}, .rows = {40}}},
         Variant{"I4", {.kv = {.keys = kI4, .values = kI4, .lengths = {60}}, .rows = {40}}},
-        Variant{"K8V4", {.kv = {.keys = kI8, .values = kI4, .lengths = {60}}, .rows = {40}}}),
+        Variant{"K8V4", {.kv = {.keys = kI8, .values = kI4, .lengths = {60}}, .rows = {40}}},
+        Variant{"Bf16Cap", {.kv = {.kv_heads = 2, .lengths = {70}}, .cap = 1, .rows = {70}}},
+        Variant{"Bf16Sinks",
+                {.kv = {.kv_heads = 2, .lengths = {540}}, .group = 2, .sinks = true, .rows = {60}}},
+        Variant{"F8Dim64CapSinks",
+                {.kv = {.keys = kF8, .values = kF8, .head_dim = 64, .lengths = {60}},
+                 .cap = 2,
+                 .sinks = true,
+                 .rows = {40}}}),
     NameOf);
 
 TEST(AttentionInvariance, NeitherBatchNorPageSizeChangesABit) {

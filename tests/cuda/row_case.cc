@@ -16,9 +16,9 @@ namespace {
 class Data {
  public:
   explicit Data(uint64_t seed) : random_(seed) {}
-  std::vector<float> Floats(size_t size, float deviation = 1.0f) {
+  std::vector<float> Floats(size_t size, float deviation = 1.0f, float mean = 0.0f) {
     std::vector<float> values(size);
-    for (float& value : values) value = normal_(random_) * deviation;
+    for (float& value : values) value = normal_(random_) * deviation + mean;
     return values;
   }
   std::mt19937_64& random() { return random_; }
@@ -51,6 +51,22 @@ struct ProductCase {
 
 double Worse(double a, double b) {
   return std::isnan(a) || !(b <= a) ? (std::isnan(a) ? a : b) : a;
+}
+
+// An RMS norm or a layer norm, with the kernels' default epsilon; an empty bias is 0.
+void Normalise(std::vector<double>& row, bool layer_norm, const std::vector<float>& weight,
+               const std::vector<float>& bias) {
+  const auto size = static_cast<double>(row.size());
+  double mean = 0, square = 0;
+  for (const double x : row) mean += x / size;
+  for (double& x : row) {
+    if (layer_norm) x -= mean;
+    square += x * x;
+  }
+  const double scale = 1 / std::sqrt(square / size + 1e-5);
+  for (size_t i = 0; i < row.size(); ++i) {
+    row[i] = row[i] * scale * weight[i] + (layer_norm ? bias[i] : 0.0f);
+  }
 }
 
 // x = code * scale + minimum, whatever the code.
@@ -103,8 +119,8 @@ class RopeRun {
         bias_(data_.Floats(size_t{1} * Columns() * c.head_dim)),
         query_norm_(data_.Floats(c.head_dim)),
         key_norm_(data_.Floats(c.head_dim)),
-        cosines_(data_.Floats(size_t{1} * c.rows * c.head_dim / 2)),
-        sines_(data_.Floats(size_t{1} * c.rows * c.head_dim / 2)),
+        cosines_(data_.Floats(size_t{1} * c.rows * RotaryDims() / 2)),
+        sines_(data_.Floats(size_t{1} * c.rows * RotaryDims() / 2)),
         planes_(PlanesOfCodes({.keys = c.keys,
                                .values = c.values,
                                .kv_heads = c.kv_heads,
@@ -133,6 +149,7 @@ class RopeRun {
                             .queries = queries.data(),
                             .heads = c_.heads,
                             .rows = c_.rows,
+                            .rotary_dims = RotaryDims(),
                             .kv = planes_,
                             .slots = slots.data()};
     if (c_.bias) params.product.bias = bias.data();
@@ -145,7 +162,7 @@ class RopeRun {
 
   // The head as it should be before it is stored; `column` counts queries, keys, values.
   std::vector<double> Oracle(int row, int column) const {
-    const int dim = c_.head_dim, half = dim / 2;
+    const int dim = c_.head_dim, half = RotaryDims() / 2;
     const bool value = column >= c_.heads + c_.kv_heads, query = column < c_.heads;
     std::vector<double> x(dim);
     double square = 0;
@@ -208,6 +225,7 @@ class RopeRun {
   }
 
  private:
+  int RotaryDims() const { return c_.rotary_dims < 0 ? c_.head_dim : c_.rotary_dims; }
   int Columns() const { return c_.heads + 2 * c_.kv_heads; }
 
   const RopeCase c_;
@@ -223,33 +241,162 @@ class RopeRun {
 
 }  // namespace
 
-double NormDeviation(int rows, int hidden, int slices, uint64_t seed) {
+double NormDeviation(const NormCase& c, uint64_t seed) {
   Data data(seed);
-  const auto residual = data.Floats(size_t{1} * rows * hidden), weight = data.Floats(hidden);
-  const ProductCase product(data, rows, hidden, slices, 0.5f);
-  const DeviceArray<float> device_residual(residual), device_weight(weight);
+  const size_t hidden = c.hidden;
+  const auto residual = data.Floats(c.rows * hidden, 1.0f, 0.3f);
+  const auto weight = data.Floats(hidden), bias = data.Floats(hidden);
+  const auto product_norm = data.Floats(hidden), product_bias = data.Floats(hidden);
+  ProductCase product(data, c.rows, c.hidden, c.slices, 0.5f);
+  const DeviceArray<float> device_residual(residual), device_weight(weight), device_bias(bias);
+  const DeviceArray<float> device_product_norm(product_norm), device_product_bias(product_bias);
   const DeviceArray<Bf16> output(residual.size());
-  AddRmsNorm({.residual = device_residual.data(),
-              .product = product.product,
-              .weight = device_weight.data(),
-              .output = output.data(),
-              .hidden = hidden},
-             rows, nullptr);
+  if (c.product_bias) product.product.bias = device_product_bias.data();
+  AddNorm({.residual = device_residual.data(),
+           .product = product.product,
+           .weight = c.norm ? device_weight.data() : nullptr,
+           .output = output.data(),
+           .hidden = c.hidden,
+           .bias = c.layer_norm ? device_bias.data() : nullptr,
+           .product_norm = c.product_norm ? device_product_norm.data() : nullptr,
+           .factor = c.factor,
+           .norms_first = c.norms_first},
+          c.rows, nullptr);
+  ExpectNoDeviceError("AddNorm");
   const auto sums = device_residual.Read();
   const auto normed = output.Read();
   double worst = 0;
-  for (int r = 0; r < rows; ++r) {
-    double square = 0;
-    for (int i = 0; i < hidden; ++i) {
-      const double want = residual[r * hidden + i] + product.At(r, i);
-      square += want * want;
-      worst = Worse(worst, std::fabs(sums[r * hidden + i] - want) / (std::fabs(want) + 1) * 1000);
+  for (int r = 0; r < c.rows; ++r) {
+    const std::vector<double> before(residual.begin() + r * hidden,
+                                     residual.begin() + (r + 1) * hidden);
+    std::vector<double> added(hidden);
+    for (size_t i = 0; i < hidden; ++i) {
+      added[i] = product.At(r, i) + (c.product_bias ? product_bias[i] : 0.0f);
     }
-    const double scale = 1 / std::sqrt(square / hidden + 1e-5);
+    if (c.product_norm && c.slices > 0) Normalise(added, false, product_norm, {});
+    std::vector<double> after = before;
+    for (size_t i = 0; i < hidden; ++i) {
+      if (c.slices > 0) after[i] += added[i] * c.factor;
+      const double off = std::fabs(sums[r * hidden + i] - after[i]);
+      worst = Worse(worst, off / (std::fabs(after[i]) + 1) * 1000);
+    }
+    std::vector<double> want = c.norms_first ? before : after;
+    if (c.norm) Normalise(want, c.layer_norm, weight, bias);
+    for (size_t i = 0; i < hidden; ++i) {
+      const double off = std::fabs(ToFloat(normed[r * hidden + i]) - want[i]);
+      worst = Worse(worst, off / (std::fabs(want[i]) + 0.01));
+    }
+  }
+  return worst;
+}
+
+double GeluDeviation(GeluKind kind, int rows, int width, int slices, uint64_t seed) {
+  Data data(seed);
+  const bool gate = kind == GeluKind::kTanhGate;
+  const ProductCase product(data, rows, gate ? 2 * width : width, slices, 2.0f);
+  const DeviceArray<Bf16> output(size_t{1} * rows * width);
+  Gelu({.product = product.product, .output = output.data(), .kind = kind}, rows, nullptr);
+  ExpectNoDeviceError("Gelu");
+  const auto got = output.Read();
+  double worst = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < width; ++i) {
+      const double x = product.At(r, i);
+      const double tanh = std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x));
+      double want = x / 2 * (1 + (kind == GeluKind::kExact ? std::erf(x / std::sqrt(2.0)) : tanh));
+      if (gate) want *= product.At(r, width + i);
+      // The two GELUs differ by up to 5e-4.
+      worst =
+          Worse(worst, std::fabs(ToFloat(got[r * width + i]) - want) / (std::fabs(want) + 2e-3));
+    }
+  }
+  return worst;
+}
+
+double WideHeadNormDeviation(const WideNormCase& c, uint64_t seed) {
+  Data data(seed);
+  const int width = c.query_width + 2 * c.key_width;
+  ProductCase product(data, c.rows, width, c.slices, 1.0f);
+  const auto bias = data.Floats(width);
+  const auto query_norm = data.Floats(c.query_width), key_norm = data.Floats(c.key_width);
+  const DeviceArray<float> device_bias(bias), queries(query_norm), keys(key_norm);
+  product.product.bias = device_bias.data();
+  WideHeadNorm({.product = product.product,
+                .output = product.device.data(),
+                .query_norm = queries.data(),
+                .key_norm = keys.data(),
+                .query_width = c.query_width,
+                .key_width = c.key_width},
+               c.rows, nullptr);
+  ExpectNoDeviceError("WideHeadNorm");
+  const auto got = product.device.Read();
+  double worst = 0;
+  for (int r = 0; r < c.rows; ++r) {
+    int column = 0;
+    for (const std::vector<float>& norm : {query_norm, key_norm, std::vector<float>()}) {
+      std::vector<double> want(norm.empty() ? key_norm.size() : norm.size());
+      const int first = column;
+      for (double& x : want) x = product.At(r, column) + bias[column], ++column;
+      if (!norm.empty()) Normalise(want, false, norm, {});
+      for (size_t i = 0; i < want.size(); ++i) {
+        const double off = std::fabs(got[r * width + first + i] - want[i]);
+        worst = Worse(worst, off / (std::fabs(want[i]) + 1));
+      }
+    }
+  }
+  return worst;
+}
+
+double PlacedEmbeddingDeviation(bool placed, int rows, int hidden, uint64_t seed) {
+  Data data(seed);
+  constexpr int kEntries = 31;
+  std::vector<Bf16> table, places;
+  for (const float x : data.Floats(size_t{kEntries} * hidden)) table.push_back(ToBf16(x));
+  for (const float x : data.Floats(size_t{kEntries} * hidden)) places.push_back(ToBf16(x));
+  std::vector<uint32_t> tokens(rows);
+  std::vector<int32_t> positions(rows);
+  for (uint32_t& token : tokens) token = static_cast<uint32_t>(data.random()() % kEntries);
+  for (int32_t& position : positions) position = static_cast<int32_t>(data.random()() % kEntries);
+  const DeviceArray<Bf16> device_table(table), device_places(places);
+  const DeviceArray<uint32_t> device_tokens(tokens);
+  const DeviceArray<int32_t> device_positions(positions);
+  const DeviceArray<float> output(size_t{1} * rows * hidden);
+  constexpr float kMultiplier = 7.25f;
+  Embedding({.tokens = device_tokens.data(),
+             .table = device_table.data(),
+             .output = output.data(),
+             .hidden = hidden,
+             .position_table = placed ? device_places.data() : nullptr,
+             .positions = device_positions.data(),
+             .multiplier = kMultiplier},
+            rows, nullptr);
+  ExpectNoDeviceError("Embedding");
+  const auto got = output.Read();
+  double worst = 0;
+  for (int r = 0; r < rows; ++r) {
     for (int i = 0; i < hidden; ++i) {
-      const double want = (residual[r * hidden + i] + product.At(r, i)) * scale * weight[i];
-      worst = Worse(worst,
-                    std::fabs(ToFloat(normed[r * hidden + i]) - want) / (std::fabs(want) + 0.01));
+      double want = ToFloat(table[tokens[r] * hidden + i]);
+      if (placed) want += ToFloat(places[positions[r] * hidden + i]);
+      want *= kMultiplier;
+      worst = Worse(worst, std::fabs(got[r * hidden + i] - want) / (std::fabs(want) + 1));
+    }
+  }
+  return worst;
+}
+
+double CapSlicesDeviation(float factor, float cap, int rows, int width, int slices, uint64_t seed) {
+  Data data(seed);
+  const ProductCase c(data, rows, width, slices, 3.0f);
+  SumSlices({.product = c.product, .output = c.device.data(), .factor = factor, .cap = cap}, rows,
+            nullptr);
+  ExpectNoDeviceError("SumSlices");
+  const auto got = c.device.Read();
+  double worst = 0;
+  for (int r = 0; r < rows; ++r) {
+    for (int i = 0; i < width; ++i) {
+      double want = c.At(r, i) * factor;
+      if (cap != 0) want = cap * std::tanh(want / cap);
+      worst = Worse(worst, std::fabs(got[r * width + i] - want) / (std::fabs(want) + 1));
     }
   }
   return worst;
@@ -371,6 +518,7 @@ std::vector<std::byte> AppendHead(const HeadCase& c) {
               .queries = queries.data(),
               .heads = 1,
               .rows = 1,
+              .rotary_dims = dim,
               .kv = planes,
               .slots = slots.data()},
              nullptr);

@@ -5,13 +5,35 @@
 #include <vector>
 
 #include "kernels/cuda/kv_planes.h"
+#include "kernels/cuda/row_params.h"
 
 namespace penstock::cuda {
 
 // Worst deviations from double-precision oracles; NaN where a result is NaN.
 
+struct NormCase {
+  int32_t rows = 3;
+  int32_t hidden = 256;
+  int32_t slices = 1;
+  bool norm = true;  // false: the output is the residual
+  bool layer_norm = false;
+  bool product_norm = false;
+  bool product_bias = false;
+  float factor = 1;
+  bool norms_first = false;
+};
 // The deviation of a normed row and of the residual, over the oracle's magnitude plus one.
-double NormDeviation(int rows, int hidden, int slices, uint64_t seed);
+double NormDeviation(const NormCase& c, uint64_t seed);
+double GeluDeviation(GeluKind kind, int rows, int width, int slices, uint64_t seed);
+struct WideNormCase {
+  int32_t rows = 3;
+  int32_t query_width = 256;
+  int32_t key_width = 128;
+  int32_t slices = 1;
+};
+double WideHeadNormDeviation(const WideNormCase& c, uint64_t seed);
+double PlacedEmbeddingDeviation(bool placed, int rows, int hidden, uint64_t seed);
+double CapSlicesDeviation(float factor, float cap, int rows, int width, int slices, uint64_t seed);
 double SiluDeviation(int rows, int half, int slices, uint64_t seed);
 bool EmbeddingIsExact(int rows, int hidden, uint64_t seed);
 bool GatherRowsIsExact(int rows, int width, uint64_t seed);
@@ -27,6 +49,7 @@ struct RopeCase {
   int32_t page = 16;
   int32_t rows = 5;
   int32_t slices = 1;
+  int32_t rotary_dims = -1;  // -1: all
   bool norms = false;
   bool bias = false;
   bool rotated = false;

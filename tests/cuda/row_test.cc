@@ -20,20 +20,68 @@ TEST(RowOps, AreWhatTheOraclesSay) {
   for (const auto order : emulator::kOrders) {
     const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
     for (const int hidden : {8, 256, 1000}) {
-      EXPECT_LT(NormDeviation(3, hidden, 1, 1), 5e-3) << hidden;
-      EXPECT_LT(NormDeviation(2, hidden, 4, 2), 5e-3) << hidden;
+      EXPECT_LT(NormDeviation({.hidden = hidden}, 1), 5e-3) << hidden;
+      EXPECT_LT(NormDeviation({.rows = 2, .hidden = hidden, .slices = 4}, 2), 5e-3) << hidden;
       EXPECT_LT(SiluDeviation(3, hidden, 2, 3), 5e-3) << hidden;
       EXPECT_TRUE(EmbeddingIsExact(5, hidden, 4));
       EXPECT_TRUE(GatherRowsIsExact(5, hidden, 5));
       EXPECT_TRUE(SumSlicesIsExact(3, hidden, 4, 6));
     }
-    EXPECT_LT(NormDeviation(3, 512, 0, 6), 5e-3);
+    EXPECT_LT(NormDeviation({.hidden = 512, .slices = 0}, 6), 5e-3);
   }
 }
 
 TEST(RowOps, NormRowsOfAnyLength) {
   for (const int hidden : {1028, 2052, 4100, 8196, 16384}) {
-    EXPECT_LT(NormDeviation(2, hidden, 2, 7), 5e-3) << hidden;
+    EXPECT_LT(NormDeviation({.rows = 2, .hidden = hidden, .slices = 2}, 7), 5e-3) << hidden;
+    EXPECT_LT(
+        NormDeviation(
+            {.rows = 2, .hidden = hidden, .slices = 2, .layer_norm = true, .product_norm = true},
+            7),
+        5e-3)
+        << hidden;
+  }
+}
+
+// What a model may have besides Llama's norms, each alone and together.
+TEST(RowOps, NormsOfOtherModels) {
+  const NormCase cases[] = {
+      {.norm = false},
+      {.layer_norm = true},
+      {.slices = 3, .product_norm = true, .product_bias = true},
+      {.factor = 0.22f},
+      {.norms_first = true},
+      {.slices = 0, .layer_norm = true},
+      {.slices = 0, .norm = false, .product_norm = true},
+      {.hidden = 1000, .slices = 2, .layer_norm = true, .product_bias = true, .norms_first = true},
+      {.hidden = 1000, .norm = false, .product_norm = true, .factor = 3},
+      {.hidden = 1300, .product_norm = true, .factor = 3, .norms_first = true}};
+  for (const auto order : emulator::kOrders) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    for (size_t i = 0; i < std::size(cases); ++i) {
+      EXPECT_LT(NormDeviation(cases[i], 8 + i), 5e-3) << i;
+    }
+  }
+}
+
+TEST(RowOps, OfOtherModels) {
+  for (const auto order : emulator::kOrders) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    for (const auto kind : {GeluKind::kTanhGate, GeluKind::kTanh, GeluKind::kExact}) {
+      EXPECT_LT(GeluDeviation(kind, 3, 8, 1, 1), 5e-3);
+      EXPECT_LT(GeluDeviation(kind, 2, 1400, 3, 2), 5e-3);
+    }
+    EXPECT_LT(WideHeadNormDeviation({}, 3), 1e-5);
+    EXPECT_LT(
+        WideHeadNormDeviation({.rows = 2, .query_width = 1344, .key_width = 64, .slices = 3}, 4),
+        1e-5);
+    for (const int hidden : {8, 1400}) {
+      EXPECT_LT(PlacedEmbeddingDeviation(false, 3, hidden, 5), 1e-6);
+      EXPECT_LT(PlacedEmbeddingDeviation(true, 3, hidden, 6), 1e-6);
+    }
+    EXPECT_LT(CapSlicesDeviation(0.25f, 0, 3, 300, 2, 7), 1e-6);
+    EXPECT_LT(CapSlicesDeviation(0.5f, 2, 3, 300, 1, 8), 1e-6);
+    EXPECT_LT(CapSlicesDeviation(1, 30, 3, 300, 1, 9), 1e-5);
   }
 }
 
@@ -54,6 +102,11 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(RopeCase{}, RopeCase{.head_dim = 64, .rows = 33, .slices = 3},
                     RopeCase{.page = 32, .rows = 40, .norms = true},
                     RopeCase{.head_dim = 64, .norms = true, .bias = true},
+                    RopeCase{.rows = 9, .rotary_dims = 32, .norms = true},
+                    RopeCase{.head_dim = 64, .rotary_dims = 16, .bias = true},
+                    RopeCase{.head_dim = 64, .rotary_dims = 24}, RopeCase{.rotary_dims = 96},
+                    RopeCase{.rotary_dims = 0, .norms = true},
+                    RopeCase{.keys = kI4, .values = kI4, .rotary_dims = 64, .rotated = true},
                     RopeCase{.keys = kF8, .values = kF8},
                     RopeCase{.keys = kF8, .values = kF8, .head_dim = 64, .deviation = 1e-4f},
                     RopeCase{.keys = kF8, .values = kF8, .deviation = 300.0f},

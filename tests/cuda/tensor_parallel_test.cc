@@ -51,6 +51,28 @@ ModelConfig WideConfig() {
   return config;
 }
 
+// Norms of the outputs of attention and MLP, which are of the ranks' sum; sinks of each rank's
+// heads; no gate, and a width that the ranks share unevenly.
+ModelConfig OtherNormsConfig() {
+  ModelConfig config = SmallConfig();
+  config.output_bias = config.mlp_bias = true;
+  config.names.attention_output_norm = "attention_output_norm";
+  config.names.mlp_output_norm = "mlp_output_norm";
+  config.attention_sinks = true;
+  config.attention_cap = 3;
+  config.residual_multiplier = 0.5f;
+  return config;
+}
+ModelConfig ParallelConfig() {
+  ModelConfig config = SmallConfig();
+  config.qkv_bias = config.output_bias = config.mlp_bias = true;
+  config.layer_norm = config.parallel_residual = true;
+  config.names.gate = "";
+  config.activation = Activation::kGelu;
+  config.rope.rotary_dims = 16;
+  return config;
+}
+
 std::vector<uint32_t> Prompt(int size, uint32_t seed) {
   std::vector<uint32_t> tokens;
   for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
@@ -211,6 +233,10 @@ TEST_P(TensorParallelTest, AgreesWithOneGpuAndTheCpu) {
 }
 TEST_P(TensorParallelTest, TakesEveryVariantOfTheFamily) {
   CompareWithOthers(FullConfig(), GetParam());
+}
+TEST_P(TensorParallelTest, TakesOtherFamilies) {
+  CompareWithOthers(OtherNormsConfig(), GetParam());
+  CompareWithOthers(ParallelConfig(), GetParam());
 }
 TEST_P(TensorParallelTest, AddsProductsOfSeveralSlices) {
   CompareWithOthers(WideConfig(), GetParam());

@@ -32,13 +32,15 @@ bool Same(const CudaMatrix& a, const CudaMatrix& b) {
 
 void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
   EXPECT_TRUE(SameBytes(a.embedding, b.embedding));
+  EXPECT_TRUE(SameBytes(a.positions, b.positions));
   EXPECT_TRUE(SameBytes(a.final_norm, b.final_norm));
   EXPECT_TRUE(Same(a.lm_head, b.lm_head));
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
     const CudaLayer &x = a.layers[i], &y = b.layers[i];
-    for (const auto norm : {&CudaLayer::attention_norm, &CudaLayer::q_norm, &CudaLayer::k_norm,
-                            &CudaLayer::mlp_norm}) {
+    for (const auto norm : {&CudaLayer::attention_norm, &CudaLayer::attention_output_norm,
+                            &CudaLayer::q_norm, &CudaLayer::k_norm, &CudaLayer::sinks,
+                            &CudaLayer::mlp_norm, &CudaLayer::mlp_output_norm}) {
       EXPECT_TRUE(SameBytes(x.*norm, y.*norm)) << i;
     }
     for (const auto matrix :

@@ -262,8 +262,8 @@ std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
 
 // Checks the GPUs with a small model before the large one is uploaded.
 absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
-  const Weights weights = RandomWeights(
-      SmallModelLike(large.config, options.tensor_parallel), 1, /*deviation=*/0.1f,
+  const Weights weights = SmallWeightsLike(
+      large.config, options.tensor_parallel,
       {.layers = RandomFormOf(large.layers[0].down), .lm_head = RandomFormOf(large.lm_head)});
   KvLayout layout{.layers = weights.config.layers,
                   .kv_heads = weights.config.kv_heads,
@@ -291,7 +291,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
     return InvalidArgument("gpu_memory_utilization is {}, it must be above 0 and at most 1",
                            options.memory_utilization);
   }
-  RETURN_IF_ERROR(CheckCudaModel(weights.config));
+  RETURN_IF_ERROR(CheckCudaModel(weights.config, options.tensor_parallel));
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }

@@ -116,6 +116,13 @@ PENSTOCK_DEVICE float Exp2(float x) {
   return r;
 }
 
+// 1 / x within 1 ulp; 0 for infinity.
+PENSTOCK_DEVICE float Reciprocal(float x) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(x));
+  return r;
+}
+
 // Single IEEE operations, each rounded once and never fused, so that they match the CPU's bits.
 PENSTOCK_DEVICE float Multiply(float a, float b) { return __fmul_rn(a, b); }
 PENSTOCK_DEVICE float Add(float a, float b) { return __fadd_rn(a, b); }

@@ -42,6 +42,26 @@ struct HeadRow {
     }
   }
 
+  // Rotates the first `dims` dimensions, a multiple of 2 * kElements.
+  PENSTOCK_DEVICE void RotatePart(const float* cosines, const float* sines, int dims) {
+    const int half = dims / 2 / kElements;  // lanes of the first dimensions of the pairs
+    const bool first = lane < half, rotated = lane < 2 * half;
+    const int pair = first ? lane : lane - half;
+    const int partner = !rotated ? lane : first ? lane + half : pair;
+    Floats<kElements> cosine{}, sine{};
+    if (rotated) {
+      cosine = FloatsAt<kElements>(cosines + pair * kElements);
+      sine = FloatsAt<kElements>(sines + pair * kElements);
+    }
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      const float other = Shuffle(x[i], partner);
+      const float straight = Multiply(x[i], cosine.value[i]);
+      const float crossed = Multiply(other, sine.value[i]);
+      if (rotated) x[i] = Add(straight, first ? -crossed : crossed);
+    }
+  }
+
   PENSTOCK_DEVICE void RoundToBf16() {
     PENSTOCK_UNROLL
     for (int i = 0; i < kElements; ++i) x[i] = WidenBf16(RoundBf16(x[i]));
@@ -189,8 +209,8 @@ PENSTOCK_DEVICE void StoreInPage(const RopeAppendParams& p, const KvPlane& plane
 }
 
 // RoPE (Su et al., arXiv 2104.09864) and the store into the pages. Grid: rows * (heads + 2 *
-// kv_heads) / kRopeWarps.
-template <KvCode kKeys, KvCode kValues, int kDim>
+// kv_heads) / kRopeWarps. kWhole: whole heads are rotated.
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
 __global__ void __launch_bounds__(kRopeWarps * 32)
     RopeAppendKernel(const __grid_constant__ RopeAppendParams p) {
   const int all = p.heads + 2 * p.kv.kv_heads;
@@ -209,7 +229,12 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
   if (!value) {
     const float* norm = query ? p.query_norm : p.key_norm;
     if (norm != nullptr) x.Normalise(norm, p.epsilon);
-    x.Rotate(p.cosines + row * (kDim / 2), p.sines + row * (kDim / 2));
+    if constexpr (kWhole) {
+      x.Rotate(p.cosines + row * (kDim / 2), p.sines + row * (kDim / 2));
+    } else {
+      const int64_t angles = row * (p.rotary_dims / 2);
+      x.RotatePart(p.cosines + angles, p.sines + angles, p.rotary_dims);
+    }
   }
   if (query) {
     if (p.kv.rotated_keys) x.Hadamard();

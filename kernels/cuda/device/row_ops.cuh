@@ -55,6 +55,29 @@ __global__ void __launch_bounds__(kRowThreads)
   }
 }
 
+PENSTOCK_DEVICE Floats<4> WidenedAt(const Bf16* from) {
+  const Words2 pairs = *reinterpret_cast<const Words2*>(from);
+  return {{LowBf16(pairs.word[0]), HighBf16(pairs.word[0]), LowBf16(pairs.word[1]),
+           HighBf16(pairs.word[1])}};
+}
+
+// The same with learned positions and a multiplier.
+__global__ void __launch_bounds__(kRowThreads)
+    PlacedEmbeddingKernel(const __grid_constant__ EmbeddingParams p) {
+  const Bf16* from = p.table + static_cast<int64_t>(p.tokens[BlockX()]) * p.hidden;
+  const bool placed = p.position_table != nullptr;
+  const Bf16* position =
+      placed ? p.position_table + static_cast<int64_t>(p.positions[BlockX()]) * p.hidden : nullptr;
+  float* to = p.output + static_cast<int64_t>(BlockX()) * p.hidden;
+  for (int i = 4 * ThreadX(); i < p.hidden; i += 4 * kRowThreads) {
+    Floats<4> x = WidenedAt(from + i);
+    if (placed) x.Add(WidenedAt(position + i));
+    PENSTOCK_UNROLL
+    for (int j = 0; j < 4; ++j) x.value[j] = Multiply(x.value[j], p.multiplier);
+    *reinterpret_cast<Floats<4>*>(to + i) = x;
+  }
+}
+
 PENSTOCK_DEVICE Words2 PackBf16(const Floats<4>& x) {
   return {PackBf16(x.value[0], x.value[1]), PackBf16(x.value[2], x.value[3])};
 }
@@ -168,6 +191,22 @@ __global__ void __launch_bounds__(kRowThreads)
   if (i >= p.product.width) return;
   const int64_t row = BlockX();
   p.output[row * p.product.width + i] = ProductAt<1>(p.product, row, i).value[0];
+}
+
+// tanh(x) = 1 - 2 / (1 + e^2x), where log2_e2x = 2 * log2(e) * x.
+PENSTOCK_DEVICE float TanhOf(float log2_e2x) {
+  return Add(1.0f, -Multiply(2.0f, Reciprocal(Add(1.0f, Exp2(log2_e2x)))));
+}
+
+// The same, times a factor and capped (Gemma 2: arXiv 2408.00118).
+__global__ void __launch_bounds__(kRowThreads)
+    CapSlicesKernel(const __grid_constant__ SumSlicesParams p) {
+  const int32_t i = BlockY() * kRowThreads + ThreadX();
+  if (i >= p.product.width) return;
+  const int64_t row = BlockX();
+  float x = Multiply(ProductAt<1>(p.product, row, i).value[0], p.factor);
+  if (p.cap != 0) x = Multiply(p.cap, TanhOf(Multiply(Divide(x, p.cap), 2 * 1.4426950408889634f)));
+  p.output[row * p.product.width + i] = x;
 }
 
 // Gathers rows. Grid: rows.

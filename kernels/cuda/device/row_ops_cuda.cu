@@ -1,3 +1,5 @@
+#include "kernels/cuda/device/gelu.cuh"
+#include "kernels/cuda/device/other_norms.cuh"
 #include "kernels/cuda/device/rope_append.cuh"
 #include "kernels/cuda/device/row_ops.cuh"
 #include "kernels/cuda/for_codes.h"
@@ -11,18 +13,23 @@ int PiecesOf(int32_t elements) { return (elements + 4 * kRowThreads - 1) / (4 * 
 }  // namespace
 
 void Embedding(const EmbeddingParams& params, int rows, void* stream) {
-  Launch(&EmbeddingKernel, {.x = rows, .threads = kRowThreads}, params, stream);
+  const bool plain = params.position_table == nullptr && params.multiplier == 1;
+  Launch(plain ? &EmbeddingKernel : &PlacedEmbeddingKernel, {.x = rows, .threads = kRowThreads},
+         params, stream);
 }
 
-void AddRmsNorm(const NormParams& params, int rows, void* stream) {
+void AddNorm(const NormParams& params, int rows, void* stream) {
   const LaunchShape shape{
       .x = rows, .threads = kRowThreads, .shared_bytes = kRowThreads / 32 * sizeof(float)};
   const int pieces = PiecesOf(params.hidden);
-  if (pieces <= 2) return Launch(&AddRmsNormKernel<2>, shape, params, stream);
-  if (pieces <= 4) return Launch(&AddRmsNormKernel<4>, shape, params, stream);
-  if (pieces <= 8) return Launch(&AddRmsNormKernel<8>, shape, params, stream);
+  const auto launch = [&](auto* plain, auto* other) {
+    Launch(params.IsPlain() ? plain : other, shape, params, stream);
+  };
+  if (pieces <= 2) return launch(&AddRmsNormKernel<2>, &AddOtherNormKernel<2>);
+  if (pieces <= 4) return launch(&AddRmsNormKernel<4>, &AddOtherNormKernel<4>);
+  if (pieces <= 8) return launch(&AddRmsNormKernel<8>, &AddOtherNormKernel<8>);
   static_assert(4 * kRowThreads * 16 == kHiddenMax);
-  Launch(&AddRmsNormKernel<16>, shape, params, stream);
+  launch(&AddRmsNormKernel<16>, &AddOtherNormKernel<16>);
 }
 
 void SiluGate(const SiluGateParams& params, int rows, void* stream) {
@@ -31,9 +38,29 @@ void SiluGate(const SiluGateParams& params, int rows, void* stream) {
   Launch(&SiluGateKernel, shape, params, stream);
 }
 
+void Gelu(const GeluParams& params, int rows, void* stream) {
+  const bool gate = params.kind == GeluKind::kTanhGate;
+  const LaunchShape shape{.x = rows,
+                          .y = PiecesOf(gate ? params.product.width / 2 : params.product.width),
+                          .threads = kRowThreads};
+  if (gate) return Launch(&GeluKernel<GeluKind::kTanhGate>, shape, params, stream);
+  if (params.kind == GeluKind::kTanh) {
+    return Launch(&GeluKernel<GeluKind::kTanh>, shape, params, stream);
+  }
+  Launch(&GeluKernel<GeluKind::kExact>, shape, params, stream);
+}
+
+void WideHeadNorm(const WideHeadNormParams& params, int rows, void* stream) {
+  const LaunchShape shape{
+      .x = rows, .y = 3, .threads = kRowThreads, .shared_bytes = kRowThreads / 32 * sizeof(float)};
+  Launch(&WideHeadNormKernel, shape, params, stream);
+}
+
 void SumSlices(const SumSlicesParams& params, int rows, void* stream) {
   const int pieces = (params.product.width + kRowThreads - 1) / kRowThreads;
-  Launch(&SumSlicesKernel, {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
+  const bool plain = params.factor == 1 && params.cap == 0;
+  Launch(plain ? &SumSlicesKernel : &CapSlicesKernel,
+         {.x = rows, .y = pieces, .threads = kRowThreads}, params, stream);
 }
 
 void GatherRows(const GatherRowsParams& params, int rows, void* stream) {
@@ -45,7 +72,10 @@ void RopeAppend(const RopeAppendParams& params, void* stream) {
   const LaunchShape shape{.x = static_cast<int>((warps + kRopeWarps - 1) / kRopeWarps),
                           .threads = kRopeWarps * 32};
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
-    Launch(&RopeAppendKernel<kKeys, kValues, kDim>, shape, params, stream);
+    const bool whole = params.rotary_dims == kDim;
+    Launch(whole ? &RopeAppendKernel<kKeys, kValues, kDim, true>
+                 : &RopeAppendKernel<kKeys, kValues, kDim, false>,
+           shape, params, stream);
   });
 }
 

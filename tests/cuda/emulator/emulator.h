@@ -99,6 +99,7 @@ inline uint64_t DoubleToBits(double x) {
 }
 
 inline float Exp2(float x) { return std::exp2(x); }
+inline float Reciprocal(float x) { return 1.0f / x; }
 // Single IEEE operations: compiled with -ffp-contract=off.
 inline float Multiply(float a, float b) { return a * b; }
 inline float Add(float a, float b) { return a + b; }

@@ -23,7 +23,8 @@ std::string Name(const AttentionCase& c) {
   std::string name = kNames[static_cast<int>(c.kv.keys)];
   if (c.kv.values != c.kv.keys) name += std::string("/") + kNames[static_cast<int>(c.kv.values)];
   return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
-         " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "");
+         " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "") +
+         (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "");
 }
 
 double Number(bool equal) { return equal ? 0 : NAN; }
@@ -66,6 +67,11 @@ void CheckAttentions(bool small, Report& report) {
     for (const int dim : {64, 128}) {
       AttentionCase c{.kv = {.keys = keys, .values = values, .kv_heads = 2, .head_dim = dim}};
       CheckAttention(c, small, report);
+      c.cap = 2;
+      c.sinks = true;
+      CheckAttention(c, small, report);
+      c.cap = 0;
+      c.sinks = false;
       if (small) continue;
       c.kv.page = 32;
       c.window = 200;
@@ -81,7 +87,8 @@ void CheckAttentions(bool small, Report& report) {
 void CheckRows(bool small, Report& report) {
   for (const int hidden : {256, small ? 512 : 8192}) {
     const std::string size = std::to_string(hidden);
-    report.checks.push_back({"norm " + size, NormDeviation(3, hidden, 4, 1), 6e-3});
+    report.checks.push_back(
+        {"norm " + size, NormDeviation({.hidden = hidden, .slices = 4}, 1), 6e-3});
     report.checks.push_back({"silu " + size, SiluDeviation(3, hidden, 2, 2), 6e-3});
     report.checks.push_back({"embedding " + size, Number(EmbeddingIsExact(5, hidden, 3)), 1});
     report.checks.push_back({"rows " + size, Number(GatherRowsIsExact(5, hidden, 4)), 1});
@@ -89,13 +96,39 @@ void CheckRows(bool small, Report& report) {
   }
   for (const RopeCase& c :
        {RopeCase{.rows = 40, .slices = 3, .norms = true, .bias = true}, RopeCase{.head_dim = 64},
-        RopeCase{.keys = kF8, .values = kF8}, RopeCase{.keys = kI8, .values = kI8},
-        RopeCase{.keys = kI4, .values = kI4, .rotated = true},
+        RopeCase{.head_dim = 64, .rotary_dims = 16}, RopeCase{.rotary_dims = 96, .norms = true},
+        RopeCase{.rotary_dims = 0}, RopeCase{.keys = kF8, .values = kF8},
+        RopeCase{.keys = kI8, .values = kI8}, RopeCase{.keys = kI4, .values = kI4, .rotated = true},
         RopeCase{.keys = kI8, .values = kI4}}) {
     const RopeDeviation deviation = RunRopeAppend(c);
     report.checks.push_back({"rope queries", deviation.queries, 6e-3});
     report.checks.push_back({"rope pages", deviation.kept, 1});
     report.checks.push_back({"rope else", Number(deviation.untouched), 1});
+  }
+}
+
+// The operations of models that differ from Llama.
+void CheckOtherRows(bool small, Report& report) {
+  for (const int hidden : {256, small ? 1300 : 8192, small ? 1300 : 16384}) {
+    const std::string size = std::to_string(hidden);
+    const auto norm = [&](const char* name, NormCase c) {
+      c.hidden = hidden;
+      c.slices = 4;
+      report.checks.push_back({name + size, NormDeviation(c, 1), 6e-3});
+    };
+    norm("no norm ", {.norm = false});
+    norm("layer norm ", {.layer_norm = true, .product_bias = true});
+    norm("norm of a product ", {.product_norm = true, .factor = 0.22f});
+    norm("norm first ", {.layer_norm = true, .norms_first = true});
+    for (const auto kind : {GeluKind::kTanhGate, GeluKind::kTanh, GeluKind::kExact}) {
+      report.checks.push_back({"gelu " + size, GeluDeviation(kind, 3, hidden / 8 * 8, 2, 2), 6e-3});
+    }
+    const WideNormCase wide{.query_width = hidden, .key_width = 256, .slices = 3};
+    report.checks.push_back({"norm of all heads " + size, WideHeadNormDeviation(wide, 3), 2e-5});
+    report.checks.push_back(
+        {"embedding with positions " + size, PlacedEmbeddingDeviation(true, 3, hidden, 4), 1e-6});
+    report.checks.push_back(
+        {"capped slices " + size, CapSlicesDeviation(0.5f, 30, 3, hidden, 2, 5), 1e-5});
   }
 }
 
@@ -206,6 +239,7 @@ void CheckKvCodecs(bool small, Report& report) {
 void CheckCorrectness(bool small, Report& report) {
   CheckAttentions(small, report);
   CheckRows(small, report);
+  CheckOtherRows(small, report);
   CheckGemm(small, report);
   CheckQuantised(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});

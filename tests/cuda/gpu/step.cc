@@ -134,12 +134,12 @@ class StepBench {
     return Gemm(weight, input_.data(), s_.sequences, product_.data(), stream);
   }
   void AddNorm(const Product& product, void* stream) {
-    AddRmsNorm({.residual = residual_.data(),
-                .product = product,
-                .weight = norm_.data(),
-                .output = input_.data(),
-                .hidden = s_.hidden},
-               s_.sequences, stream);
+    cuda::AddNorm({.residual = residual_.data(),
+                   .product = product,
+                   .weight = norm_.data(),
+                   .output = input_.data(),
+                   .hidden = s_.hidden},
+                  s_.sequences, stream);
   }
 
   void Layer(int32_t layer, void* stream) {
@@ -151,6 +151,7 @@ class StepBench {
                 .queries = queries_.data(),
                 .heads = s_.heads,
                 .rows = s_.sequences,
+                .rotary_dims = planes.head_dim,
                 .kv = planes,
                 .slots = slots_.data()},
                stream);

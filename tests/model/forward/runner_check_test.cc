@@ -96,6 +96,32 @@ TEST_F(RunnerCheckTest, TheModelHasTheHeadsOfTheLargeOne) {
   EXPECT_EQ(config_.sliding_window.size(), 2u);
 }
 
+TEST_F(RunnerCheckTest, TheModelHasThePartsOfTheLargeOne) {
+  using enum LayerRope;
+  const ModelConfig large = {.layers = 4,
+                             .heads = 8,
+                             .kv_heads = 4,
+                             .head_dim = 64,
+                             .layer_norm = true,
+                             .layer_rope = {kLocal, kLocal, kLocal, kMain},
+                             .attention_sinks = true,
+                             .attention_cap = 50,
+                             .logit_cap = 30};
+  const Weights small = SmallWeightsLike(large, 1);
+  EXPECT_EQ(small.config.layer_rope, (std::vector<LayerRope>{kLocal, kMain}));
+  EXPECT_TRUE(small.config.layer_norm);
+  EXPECT_LT(small.config.attention_cap, 5);  // scores reach it
+  EXPECT_LT(small.config.logit_cap, 5);
+  EXPECT_GT(small.layers[1].sinks.at(3), 4);
+  EXPECT_NE(small.final_norm.at(0), small.final_norm.at(1));
+  ModelConfig plain = large;
+  plain.layer_rope.assign(4, kNone);
+  plain.attention_cap = plain.logit_cap = 0;
+  const ModelConfig same = SmallModelLike(plain, 1);
+  EXPECT_EQ(same.layer_rope, (std::vector<LayerRope>{kNone, kNone}));
+  EXPECT_EQ(same.attention_cap + same.logit_cap, 0);
+}
+
 TEST_F(RunnerCheckTest, ARightRunnerPasses) { EXPECT_TRUE(Check(runner_).ok()) << Check(runner_); }
 
 TEST_F(RunnerCheckTest, LogitsThatAreOff) {

@@ -36,13 +36,23 @@ PENSTOCK_DEVICE float Merged(SplitMerge merge, float value, float split_value) {
   return Add(Multiply(value, merge.keep), Multiply(split_value, merge.add));
 }
 
+// The factor of a row's outputs, when all its splits are merged. A sink is merged as a last split,
+// of one score with the weight 1 and without a value.
+template <bool kPlain>
+PENSTOCK_DEVICE float OutputFactor(const AttentionParams& p, int head, float max, float sum) {
+  if (kPlain || p.sinks == nullptr) return Divide(1.0f, sum);
+  const SplitMerge merge = MergeMaximum(max, Multiply(p.sinks[head], 1.4426950408889634f));
+  return Multiply(merge.keep, Divide(1.0f, Merged(merge, sum, 1.0f)));
+}
+
 // A block of four warps. In a wide one each warp has kRowTiles times 16 rows of its own. In a
 // narrow one all warps have the same 16 rows: each multiplies some of the keys and some of the
-// values' columns, and all weigh the same scores.
-template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide>
+// values' columns, and all weigh the same scores. Plain attention has neither a cap nor sinks: as
+// branches they would take registers from all models.
+template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide, bool kIsPlain>
 struct AttentionShape {
   static constexpr KvCode kKeys = kKeyCode, kValues = kValueCode;
-  static constexpr bool kWide = kIsWide;
+  static constexpr bool kWide = kIsWide, kPlain = kIsPlain;
   static constexpr int kDim = kHeadDim, kWarps = 4, kThreads = kWarps * 32;
   static constexpr int kRowTiles = kWide ? kWideRows / (16 * kWarps) : kNarrowRows / 16;
   static constexpr int kRows = kWide ? kWideRows : kNarrowRows;
@@ -258,6 +268,22 @@ struct AttentionBlock {
     return sequence.position + RowOf(m, r) / p.group;
   }
 
+  // Score s becomes tanh(s / cap), with tanh(x) = 1 - 2 / (1 + e^2x).
+  PENSTOCK_DEVICE void Cap() {
+    PENSTOCK_UNROLL
+    for (int m = 0; m < kRowTiles; ++m) {
+      PENSTOCK_UNROLL
+      for (int j = 0; j < kScoreTiles; ++j) {
+        PENSTOCK_UNROLL
+        for (int i = 0; i < 4; ++i) {
+          float& x = scores[m][j][i];
+          const float grown = Add(1.0f, Exp2(Multiply(x, p.cap_factor)));
+          x = Add(1.0f, Multiply(-2.0f, Reciprocal(grown)));
+        }
+      }
+    }
+  }
+
   // Removes the scores of tokens that a row does not see.
   PENSTOCK_DEVICE void Mask(int n) {
     const bool edge = (n + 1) * kTokens - 1 > first_position ||
@@ -284,6 +310,7 @@ struct AttentionBlock {
   // Turns scores into softmax weights relative to the running maximum of their row, and rescales
   // the output if the maximum grew.
   PENSTOCK_DEVICE void Weigh(int n) {
+    if (!Shape::kPlain && p.cap_factor != 0) Cap();
     Mask(n);
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
@@ -428,13 +455,14 @@ struct AttentionBlock {
       for (int r = 0; r < 2; ++r) {
         const int row = RowOf(m, r);
         if (row >= rows) continue;
-        const float inverse = Divide(1.0f, sum[m][r]);
+        const int head = kv_head * p.group + row % p.group;
+        const float factor = OutputFactor<Shape::kPlain>(p, head, max[m][r], sum[m][r]);
         Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
-                    (kv_head * p.group + row % p.group) * kDim + first_output * 8 + member * 2;
+                    head * kDim + first_output * 8 + member * 2;
         PENSTOCK_UNROLL
         for (int i = 0; i < kOutputTiles; ++i) {
           *reinterpret_cast<uint32_t*>(out + i * 8) =
-              PackBf16(output[m][i][2 * r] * inverse, output[m][i][2 * r + 1] * inverse);
+              PackBf16(output[m][i][2 * r] * factor, output[m][i][2 * r + 1] * factor);
         }
       }
     }

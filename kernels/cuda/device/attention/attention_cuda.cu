@@ -24,6 +24,23 @@ bool HasSplits(const AttentionParams& params) {
   return params.table_stride << params.kv.page_log2 > kSplitTokens;
 }
 
+template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
+void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
+  using Wide = WideShape<kKeys, kValues, kDim, kPlain>;
+  using Narrow = NarrowShape<kKeys, kValues, kDim, kPlain>;
+  if (counts.wide > 0) {
+    Launch(&WideAttentionKernel<kKeys, kValues, kDim, kPlain>, GridOf<Wide>(counts.wide, params),
+           params, stream);
+  }
+  if (counts.narrow == 0) return;
+  Launch(&NarrowAttentionKernel<kKeys, kValues, kDim, kPlain>, GridOf<Narrow>(counts.items, params),
+         params, stream);
+  if (!HasSplits(params)) return;
+  const LaunchShape shape{
+      .x = counts.narrow, .y = params.kv.kv_heads, .z = kNarrowRows, .threads = kDim / 2};
+  Launch(&MergeSplitsKernel<kDim, kPlain>, shape, params, stream);
+}
+
 }  // namespace
 
 bool SupportsKv(const KvPlanes& kv) {
@@ -32,19 +49,9 @@ bool SupportsKv(const KvPlanes& kv) {
 
 void Attention(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
-    using Wide = WideShape<kKeys, kValues, kDim>;
-    using Narrow = NarrowShape<kKeys, kValues, kDim>;
-    if (counts.wide > 0) {
-      Launch(&WideAttentionKernel<kKeys, kValues, kDim>, GridOf<Wide>(counts.wide, params), params,
-             stream);
-    }
-    if (counts.narrow == 0) return;
-    Launch(&NarrowAttentionKernel<kKeys, kValues, kDim>, GridOf<Narrow>(counts.items, params),
-           params, stream);
-    if (!HasSplits(params)) return;
-    const LaunchShape shape{
-        .x = counts.narrow, .y = params.kv.kv_heads, .z = kNarrowRows, .threads = kDim / 2};
-    Launch(&MergeSplitsKernel<kDim>, shape, params, stream);
+    const bool plain = params.cap_factor == 0 && params.sinks == nullptr;
+    if (plain) return Enqueue<kKeys, kValues, kDim, true>(params, counts, stream);
+    Enqueue<kKeys, kValues, kDim, false>(params, counts, stream);
   });
 }
 

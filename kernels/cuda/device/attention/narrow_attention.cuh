@@ -7,8 +7,8 @@
 
 namespace penstock::cuda {
 
-template <KvCode kKeys, KvCode kValues, int kDim>
-using NarrowShape = AttentionShape<kKeys, kValues, kDim, false>;
+template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
+using NarrowShape = AttentionShape<kKeys, kValues, kDim, false, kPlain>;
 
 // The sums of one split of one row and KV head: [share][kv_head]{head_dim values, max, sum}.
 template <int kDim>
@@ -62,18 +62,18 @@ struct NarrowBlock : AttentionBlock<Shape> {
 };
 
 // Grid: items x KV heads.
-template <KvCode kKeys, KvCode kValues, int kDim>
-__global__ void __launch_bounds__(NarrowShape<kKeys, kValues, kDim>::kThreads)
+template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
+__global__ void __launch_bounds__(NarrowShape<kKeys, kValues, kDim, kPlain>::kThreads)
     NarrowAttentionKernel(const __grid_constant__ AttentionParams p) {
   const SplitItem item = p.items[BlockX()];
   if (item.tile < 0) return;  // padding
-  NarrowBlock<NarrowShape<kKeys, kValues, kDim>> block(p, p.narrow[item.tile]);
+  NarrowBlock<NarrowShape<kKeys, kValues, kDim, kPlain>> block(p, p.narrow[item.tile]);
   block.Run(item.split);
 }
 
 // Merges the splits of narrow tiles. Grid: tiles x KV heads x rows; a thread for every two
 // elements.
-template <int kDim>
+template <int kDim, bool kPlain>
 __global__ void __launch_bounds__(kDim / 2)
     MergeSplitsKernel(const __grid_constant__ AttentionParams p) {
   constexpr int kAtOnce = 8;  // splits whose loads are under way together
@@ -105,11 +105,11 @@ __global__ void __launch_bounds__(kDim / 2)
     }
   }
   const AttentionSequence sequence = p.sequences[tile.sequence];
-  const int row = tile.first + r;
-  const float inverse = Divide(1.0f, sum);
-  Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride +
-              (kv_head * p.group + row % p.group) * kDim + element;
-  *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * inverse, value[1] * inverse);
+  const int row = tile.first + r, head = kv_head * p.group + row % p.group;
+  const float factor = OutputFactor<kPlain>(p, head, max, sum);
+  Bf16* out =
+      p.output + (sequence.first_row + row / p.group) * p.output_stride + head * kDim + element;
+  *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * factor, value[1] * factor);
 }
 
 }  // namespace penstock::cuda

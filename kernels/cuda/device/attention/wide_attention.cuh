@@ -7,8 +7,8 @@
 
 namespace penstock::cuda {
 
-template <KvCode kKeys, KvCode kValues, int kDim>
-using WideShape = AttentionShape<kKeys, kValues, kDim, true>;
+template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
+using WideShape = AttentionShape<kKeys, kValues, kDim, true, kPlain>;
 
 template <class Shape>
 struct WideBlock : AttentionBlock<Shape> {
@@ -86,12 +86,12 @@ struct WideBlock : AttentionBlock<Shape> {
 };
 
 // Grid: tiles x KV heads.
-template <KvCode kKeys, KvCode kValues, int kDim>
-__global__ void __launch_bounds__(WideShape<kKeys, kValues, kDim>::kThreads)
+template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
+__global__ void __launch_bounds__(WideShape<kKeys, kValues, kDim, kPlain>::kThreads)
     WideAttentionKernel(const __grid_constant__ AttentionParams p) {
   const AttentionTile tile = p.wide[BlockX()];
   if (tile.sequence < 0) return;  // padding
-  WideBlock<WideShape<kKeys, kValues, kDim>> block(p, tile);
+  WideBlock<WideShape<kKeys, kValues, kDim, kPlain>> block(p, tile);
   block.Run();
 }
 

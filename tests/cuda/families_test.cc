@@ -1,0 +1,283 @@
+// The dense families of models on the emulated device, beside the CPU: a small random model of each
+// description, and the same with each part of it computed wrongly.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "model/cuda/cuda_model_check.h"
+#include "model/cuda/cuda_runner.h"
+#include "model/forward/runner_check.h"
+#include "model/forward/transformer_runner.h"
+#include "tests/cuda/runner_rig.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+constexpr double kLimit = 2.5e-2;  // of rounding: activations are bf16 here
+
+// The description of a golden checkpoint with sizes that the kernels take, and with numbers so far
+// from those that change nothing that ignoring them shows.
+ModelConfig DescriptionOf(const std::string& name) {
+  ModelConfig config = *LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
+  const ModelConfig sizes = TinyConfig();
+  config.layers = sizes.layers;
+  config.hidden = sizes.hidden;
+  config.intermediate = sizes.intermediate;
+  config.heads = sizes.heads;
+  config.kv_heads = sizes.kv_heads;
+  config.head_dim = sizes.head_dim;
+  config.vocab = sizes.vocab;
+  config.max_position = sizes.max_position;
+  if (config.rope.rotary_dims != 0) config.rope.rotary_dims = 24;
+  if (!config.rope.divisors.empty()) {
+    config.rope.divisors.assign(config.rope.RotaryDims(config.head_dim) / 2, 3.0f);
+  }
+  if (!config.sliding_window.empty()) config.sliding_window = {10, 0};
+  if (!config.layer_rope.empty()) {
+    const auto other = std::ranges::find_if(
+        config.layer_rope, [&](LayerRope rope) { return rope != config.layer_rope.front(); });
+    const bool differ = other != config.layer_rope.end();
+    config.layer_rope = {config.layer_rope.front(), differ ? *other : config.layer_rope.front()};
+  }
+  if (config.attention_scale != 0) config.attention_scale = 0.05f;
+  if (config.attention_cap != 0) config.attention_cap = 2;
+  if (config.logit_cap != 0) config.logit_cap = 2;
+  return config;
+}
+
+// Random norms and sinks: RandomWeights has norms of 1, and sinks near 0.
+Weights VariedWeights(const ModelConfig& config) {
+  Weights weights = RandomWeights(config, 5, 0.2f);
+  uint32_t state = 1;
+  const auto vary = [&](std::vector<float>& norm) {
+    const size_t biases = config.layer_norm ? norm.size() / 2 : 0;  // as they are
+    for (size_t i = 0; i < norm.size() - biases; ++i) {
+      state = state * 1664525u + 1013904223u;
+      norm[i] = 0.5f + static_cast<float>(state >> 16) / 65536.0f;
+    }
+  };
+  for (LayerWeights& layer : weights.layers) {
+    for (auto* norm : {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm,
+                       &layer.mlp_output_norm, &layer.q_norm, &layer.k_norm}) {
+      vary(*norm);
+    }
+    for (size_t i = 0; i < layer.sinks.size(); ++i) layer.sinks[i] = static_cast<float>(i) + 1;
+  }
+  vary(weights.final_norm);
+  return weights;
+}
+
+using Feeds = std::vector<Rig::Feed>;
+
+class Family {
+ public:
+  explicit Family(Weights weights)
+      : weights_(std::move(weights)), device_(*cuda::CudaDevice::Open(0)) {}
+
+  ModelConfig& config() { return weights_.config; }
+  Weights& weights() { return weights_; }
+  std::unique_ptr<CudaRunner> OnGpu() { return *CudaRunner::Create(weights_, *device_, {}); }
+
+  // The logits of steps of every kind.
+  static std::vector<float> Logits(ModelRunner& runner) {
+    Rig rig(runner, 3);
+    std::vector<float> all;
+    for (const Feeds& feeds : {Feeds{{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0, false}},
+                               Feeds{{2, Prompt(70, 3), 0}, {0, {7}, 21}, {1, {9, 11}, 5}},
+                               Feeds{{1, {3}, 7}, {2, {5}, 70}, {0, {13}, 22}}}) {
+      const std::vector<float> logits = rig.Step(feeds);
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  }
+  std::vector<float> OnCpu() {
+    TransformerRunner runner(weights_, {}, 512);
+    return Logits(runner);
+  }
+  // How far the GPU is from the CPU's `want` if `mistake` changes the model that it loads.
+  template <class Mistake>
+  double Off(const std::vector<float>& want, const Mistake& mistake) {
+    const ModelConfig right = weights_.config;
+    const std::vector<LayerWeights> layers = KeptNorms();
+    mistake(*this);
+    const double off = Deviation(Logits(*OnGpu()), want);
+    weights_.config = right;
+    for (size_t i = 0; i < layers.size(); ++i) {
+      weights_.layers[i].attention_output_norm = layers[i].attention_output_norm;
+      weights_.layers[i].mlp_output_norm = layers[i].mlp_output_norm;
+      weights_.layers[i].sinks = layers[i].sinks;
+    }
+    return off;
+  }
+
+ private:
+  std::vector<LayerWeights> KeptNorms() const {
+    std::vector<LayerWeights> kept(weights_.layers.size());
+    for (size_t i = 0; i < kept.size(); ++i) {
+      kept[i].attention_output_norm = weights_.layers[i].attention_output_norm;
+      kept[i].mlp_output_norm = weights_.layers[i].mlp_output_norm;
+      kept[i].sinks = weights_.layers[i].sinks;
+    }
+    return kept;
+  }
+
+  Weights weights_;
+  std::unique_ptr<cuda::CudaDevice> device_;
+};
+
+class CudaFamilies : public testing::TestWithParam<const char*> {};
+
+TEST_P(CudaFamilies, AgreesWithTheCpu) {
+  Family family(VariedWeights(DescriptionOf(GetParam())));
+  EXPECT_LT(Deviation(Family::Logits(*family.OnGpu()), family.OnCpu()), kLimit);
+}
+
+// Each part of the description that is not Llama's makes a difference on the GPU.
+TEST_P(CudaFamilies, IgnoringAPartShows) {
+  Family family(VariedWeights(DescriptionOf(GetParam())));
+  const std::vector<float> want = family.OnCpu();
+  const ModelConfig right = family.config();
+  const auto expect_shown = [&](const char* what, bool has, const auto& mistake) {
+    if (!has) return;
+    EXPECT_GT(family.Off(want, mistake), 2 * kLimit) << what;
+  };
+  using F = Family&;
+  expect_shown("scale", right.attention_scale != 0, [](F f) { f.config().attention_scale = 0; });
+  expect_shown("cap", right.attention_cap != 0, [](F f) { f.config().attention_cap = 0; });
+  expect_shown("logit cap", right.logit_cap != 0, [](F f) { f.config().logit_cap = 0; });
+  expect_shown("embedding", right.embedding_multiplier != 1,
+               [](F f) { f.config().embedding_multiplier = 1; });
+  expect_shown("residual", right.residual_multiplier != 1,
+               [](F f) { f.config().residual_multiplier = 1; });
+  expect_shown("divisor", right.logit_divisor != 1, [](F f) { f.config().logit_divisor = 1; });
+  expect_shown("gate", right.names.HasGate() && right.activation == Activation::kGeluTanh,
+               [](F f) { f.config().activation = Activation::kSilu; });
+  expect_shown("layer norm", right.layer_norm, [](F f) { f.config().layer_norm = false; });
+  expect_shown("parallel", right.parallel_residual,
+               [](F f) { f.config().parallel_residual = false; });
+  expect_shown("wide norms", right.qk_norm == QkNorm::kWidth,
+               [](F f) { f.config().qk_norm = QkNorm::kHead; });
+  expect_shown("rotary", right.rope.rotary_dims != 0, [](F f) {
+    f.config().rope.rotary_dims = 16;
+    if (!f.config().rope.divisors.empty()) f.config().rope.divisors.resize(8);
+  });
+  expect_shown("longrope", !right.rope.divisors.empty(),
+               [](F f) { f.config().rope.scaling = RopeScaling::kNone; });
+  if (right.rope.scaling == RopeScaling::kLongRope) {
+    expect_shown("attention factor", true, [](F f) { f.config().rope.attention_factor *= 1.5f; });
+  }
+  const auto& ropes = right.layer_rope;
+  for (size_t i = 0; i < ropes.size(); ++i) {
+    const bool main = ropes[i] == LayerRope::kMain;
+    expect_shown("rope of a layer", !main,
+                 [i](F f) { f.config().layer_rope[i] = LayerRope::kMain; });
+    expect_shown("no rope", main, [i](F f) { f.config().layer_rope[i] = LayerRope::kNone; });
+  }
+  const LayerWeights& layer = family.weights().layers[0];
+  expect_shown("norm of attention's output", !layer.attention_output_norm.empty(),
+               [](F f) { f.weights().layers[0].attention_output_norm.clear(); });
+  expect_shown("norm of the MLP's output", !layer.mlp_output_norm.empty(),
+               [](F f) { f.weights().layers[0].mlp_output_norm.clear(); });
+}
+
+// Chunks, the other rows and the batch change no bit.
+TEST_P(CudaFamilies, ExactlyTheSameInAnyCompany) {
+  Family family(VariedWeights(DescriptionOf(GetParam())));
+  const auto runner = family.OnGpu();
+  Rig whole(*runner, 3), chunks(*runner, 3);
+  const std::vector<uint32_t> prompt = Prompt(90, 6);
+  const std::vector<float> want = whole.Step({{0, prompt, 0}});
+  const std::vector<float> next = whole.Step({{0, {8}, 90}});
+  chunks.Step({{1, Prompt(11, 4), 0}, {0, {prompt.begin(), prompt.begin() + 7}, 0, false}});
+  chunks.Step({{0, {prompt[7]}, 7, false}, {2, Prompt(3, 5), 0}});
+  EXPECT_EQ(chunks.Step({{0, {prompt.begin() + 8, prompt.end()}, 8}}), want);
+  const std::vector<float> three = chunks.Step({{2, {1}, 3}, {1, {2}, 11}, {0, {8}, 90}});
+  EXPECT_TRUE(std::equal(next.begin(), next.end(), three.end() - 101));
+}
+
+INSTANTIATE_TEST_SUITE_P(Dense, CudaFamilies,
+                         testing::Values("falcon_11b", "falcon_7b", "falcon_sequential", "gemma2",
+                                         "gemma3", "glm", "glm4", "gpt2", "gpt_neox",
+                                         "gpt_neox_sequential", "granite", "olmo2", "phi3_window",
+                                         "phi4_longrope", "smollm3", "starcoder2"),
+                         [](const auto& name) { return std::string(name.param); });
+
+// gpt-oss's attention without its experts: sinks, and windows in every second layer.
+ModelConfig WithSinks() {
+  ModelConfig config = TinyConfig();
+  config.attention_sinks = true;
+  config.sliding_window = {10, 0};
+  return config;
+}
+
+TEST(CudaFamily, SinksAgreeWithTheCpu) {
+  Family family(VariedWeights(WithSinks()));
+  const std::vector<float> want = family.OnCpu();
+  EXPECT_LT(Deviation(Family::Logits(*family.OnGpu()), want), kLimit);
+  const auto forget = [](Family& f) {
+    for (LayerWeights& layer : f.weights().layers) layer.sinks.clear();
+  };
+  EXPECT_GT(family.Off(want, forget), 2 * kLimit);
+}
+
+TEST(CudaFamily, LearnedPositionsShow) {
+  Family family(VariedWeights(DescriptionOf("gpt2")));
+  const std::vector<float> want = family.OnCpu();
+  family.weights().positions = Buffer();
+  EXPECT_GT(Deviation(Family::Logits(*family.OnGpu()), want), 2 * kLimit);
+}
+
+// The check of a GPU at start (CheckRunner) of a model like `large`, on a GPU that computes what
+// `mistake` makes of the description.
+template <class Mistake>
+std::string StartUp(const ModelConfig& large, const Mistake& mistake) {
+  Weights weights = SmallWeightsLike(large, 1);
+  const ModelConfig right = weights.config;
+  mistake(weights.config);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const CudaRunner::Options options{.max_step_tokens = static_cast<int32_t>(RunnerCheckTokens())};
+  const auto checked = *CudaRunner::Create(weights, *device, options);
+  weights.config = right;
+  TransformerRunner reference(weights, {}, options.max_step_tokens);
+  const KvLayout layout = reference.kv_layout();
+  const int64_t blocks = RunnerCheckBlocks(layout);
+  const Buffer own(static_cast<size_t>(blocks) * layout.BlockStride()), other(own.bytes());
+  return Message(CheckRunner({*checked, {own.as<std::byte>(), blocks, layout}},
+                             {reference, {other.as<std::byte>(), blocks, layout}}));
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
+  using Config = ModelConfig&;
+  const auto right = [](Config) {};
+  const ModelConfig gemma = DescriptionOf("gemma2");
+  EXPECT_EQ(StartUp(gemma, right), "");
+  EXPECT_NE(StartUp(gemma, [](Config c) { c.attention_cap = 0; }), "");
+  EXPECT_NE(StartUp(gemma, [](Config c) { c.logit_cap = 0; }), "");
+  const ModelConfig gemma3 = DescriptionOf("gemma3");
+  EXPECT_EQ(StartUp(gemma3, right), "");
+  EXPECT_NE(StartUp(gemma3, [](Config c) { c.layer_rope = {}; }), "");
+  const ModelConfig neox = DescriptionOf("gpt_neox");
+  EXPECT_EQ(StartUp(neox, right), "");
+  EXPECT_NE(StartUp(neox, [](Config c) { c.parallel_residual = false; }), "");
+  EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
+}
+
+// GELU's two forms differ by less than rounding, so that only the bits tell which one was used.
+TEST(CudaFamily, TheFormsOfGeluDiffer) {
+  for (const char* name : {"gpt_neox", "gpt2"}) {
+    Family family(VariedWeights(DescriptionOf(name)));
+    const std::vector<float> right = Family::Logits(*family.OnGpu());
+    const bool exact = family.config().activation == Activation::kGelu;
+    const auto other = [=](Family& f) {
+      f.config().activation = exact ? Activation::kGeluTanh : Activation::kGelu;
+    };
+    EXPECT_GT(family.Off(right, other), 1e-6) << name;
+  }
+}
+
+}  // namespace
+}  // namespace penstock
