@@ -215,7 +215,7 @@ const Rooms kRooms = {
       "router/index"}},
     {"lab/decoding",
      {"base", "base/metrics", "decode_worker/engine", "decode_worker/speculation", "kernels",
-      "kernels/cpu", "kernels/eviction", "kvstore/cache", "lab/fake", "lab/micro", "lab/report",
+      "kernels/cpu", "kernels/eviction", "kvstore/cache", "kvstore/names", "lab/fake", "lab/micro", "lab/report",
       "model/forward", "model/grammar", "model/sampler", "model/tokenizer", "prefill_worker",
       "worker/grammar", "worker/model"}},
     {"lab/replay",

@@ -70,6 +70,7 @@ struct SessionRequest {
   std::vector<PrefixBreakpoint> breakpoints;
   std::string tenant_id;         // a digest of the tenant, for the quota of its pins
   std::string kv_policy;         // see kvstore/names/kv_policy.h; empty: exact
+  std::vector<uint32_t> blend_parts;  // as in PrefillRequest
   Duration first_token_limit{};  // from `received`; 0: no limit
   std::string tenant;            // for fair queueing; empty: no tenants are configured
   int32_t priority = 0;

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "lab/report/report.h"
+
+namespace penstock {
+
+// The gain of re-using documents of a prompt, on a model of TinyLlama-1.1B's shape with random
+// weights. `blend_ttft_fraction`: a prompt of four documents of 400 tokens and a question of 16, in
+// another order than they were computed in, of which 15 % are computed again, over the full prefill
+// of the same prompt: the time from its first step to its last logits, moves of KV included.
+// `blend_kl_fraction`: with the model of `model`, whose weights are trained, the KL divergence of
+// the next token behind such prompts from that of full prefill, over the KL divergence with the
+// documents as they are; left out without a model.
+struct BlendBenchOptions {
+  std::string model;  // a checkpoint's directory; empty: none
+  std::string text;   // with a model, the file of the documents
+  int threads = 0;  // 0: every core
+  int rounds = 3;   // of which the best counts
+};
+
+absl::StatusOr<std::vector<BenchRow>> RunBlendBench(
+    const BlendBenchOptions& options, const std::function<void(const std::string&)>& progress);
+
+}  // namespace penstock
