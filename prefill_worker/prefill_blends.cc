@@ -152,7 +152,8 @@ std::vector<PrefillChunk> PrefillEngine::PlainRuns(const PrefillChunk& chunk) co
   std::vector<PrefillChunk> runs;
   int32_t begin = chunk.begin;
   const auto add = [&](int32_t end) {
-    if (end > begin) runs.push_back({.prompt = chunk.prompt, .begin = begin, .tokens = end - begin});
+    if (end > begin)
+      runs.push_back({.prompt = chunk.prompt, .begin = begin, .tokens = end - begin});
   };
   for (const BlendPiece& piece : blend.pieces()) {
     if (piece.begin < chunk.begin || piece.end > chunk.begin + chunk.tokens) continue;

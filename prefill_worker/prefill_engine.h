@@ -72,8 +72,8 @@ class PrefillEngine {
     PrefillJob job;
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
-    std::unique_ptr<PromptEviction> eviction = {};  // null: none
-    std::unique_ptr<PromptBlend> blend = {};        // null: none
+    std::unique_ptr<PromptEviction> eviction = {};      // null: none
+    std::unique_ptr<PromptBlend> blend = {};            // null: none
     std::optional<CacheAdmission> part_admission = {};  // of the blend's next part
     bool computes_part = false;                         // another prompt of the engine does
     std::optional<uint64_t> part_of = {};  // the prompt that this one is a part of; it has no sink
@@ -169,7 +169,7 @@ class PrefillEngine {
   Duration token_time_{};
   StepOutputs outputs_;
   const std::optional<EvictionAttention> attention_;  // of a runner that can evict
-  const std::optional<KeyRotations> rotations_;   // of a runner that can blend
+  const std::optional<KeyRotations> rotations_;       // of a runner that can blend
   // Prompts to blend whose parts are not held yet. Only the first may hold some: two could wait for
   // each other's blocks.
   std::deque<uint64_t> blends_;

@@ -148,8 +148,9 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
   absl::Status TakeParts(const v1::PrefillRequest& request, PrefillJob& job) {
     ASSIGN_OR_RETURN(const std::optional<KvBlend> blend, backend_.blends.Take(request.kv_policy()));
     if (!blend && request.blend_parts_size() > 0) {
-      return InvalidArgument("blend_parts has {} entries, and kv_policy is {}, which blends nothing",
-                             request.blend_parts_size(), KvPolicyName(request.kv_policy()));
+      return InvalidArgument(
+          "blend_parts has {} entries, and kv_policy is {}, which blends nothing",
+          request.blend_parts_size(), KvPolicyName(request.kv_policy()));
     }
     if (!blend) return absl::OkStatus();
     if (job.score_top || job.hidden_state) {

@@ -45,10 +45,8 @@ absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_v
                                       std::span<const uint32_t> bounds, int32_t block_tokens) {
   RETURN_IF_ERROR(CheckBounds(bounds, prompt_tokens));
   const auto leading = static_cast<int32_t>(bounds[0]);
-  PromptParts parts{.blend = {},
-                    .leading = leading,
-                    .exact = static_cast<int32_t>(bounds[1]),
-                    .parts = {}};
+  PromptParts parts{
+      .blend = {}, .leading = leading, .exact = static_cast<int32_t>(bounds[1]), .parts = {}};
   const PromptBlocks before = cache.NameBlocks(cache_salt, tokens.first(bounds[0]));
   const size_t tail = bounds[0] % static_cast<uint32_t>(block_tokens);
   for (size_t i = 1; i + 1 < bounds.size(); ++i) {
@@ -63,7 +61,8 @@ absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_v
                                  tokens.begin() + leading);
     behind.insert(behind.end(), tokens.begin() + begin, tokens.begin() + begin + held);
     cache.Extend(named, behind);
-    parts.parts.push_back({.begin = begin, .tokens = reused, .held = held, .prompt = std::move(named)});
+    parts.parts.push_back(
+        {.begin = begin, .tokens = reused, .held = held, .prompt = std::move(named)});
   }
   return parts;
 }
@@ -88,8 +87,7 @@ const BlendPart* PromptBlend::next() const {
 std::vector<uint32_t> PromptBlend::TokensOf(const BlendPart& part,
                                             std::span<const uint32_t> prompt) const {
   std::vector<uint32_t> tokens(prompt.begin(), prompt.begin() + parts_.leading);
-  tokens.insert(tokens.end(), prompt.begin() + part.begin,
-                prompt.begin() + part.begin + part.held);
+  tokens.insert(tokens.end(), prompt.begin() + part.begin, prompt.begin() + part.begin + part.held);
   return tokens;
 }
 

@@ -12,9 +12,9 @@ namespace penstock {
 
 // A KV policy says how the KV of a request may differ from exact KV on the way from a prefill to a
 // decode worker, and in the decode worker: "" (exact), "near-lossless", the name of one lossy
-// codec, an eviction, a selection, or a blend. The exact codecs are allowed under every policy. The codecs'
-// names equal those of KvCodecName (kvstore/codec/codec.h), but this header does not depend on the
-// codecs, because routers use it too.
+// codec, an eviction, a selection, or a blend. The exact codecs are allowed under every policy. The
+// codecs' names equal those of KvCodecName (kvstore/codec/codec.h), but this header does not depend
+// on the codecs, because routers use it too.
 
 // The names of all lossy codecs, from fine to coarse.
 const std::vector<std::string>& LossyCodecNames();
@@ -117,8 +117,8 @@ std::optional<KvBlend> BlendOf(std::string_view policy);
 // True if the prompt's KV is exact under the policy, wherever it is computed.
 bool KeepsPromptExact(std::string_view policy);
 
-// The lossy codecs, or the method of eviction, selection or blend, of which a request under the policy
-// needs one.
+// The lossy codecs, or the method of eviction, selection or blend, of which a request under the
+// policy needs one.
 std::vector<std::string> KvMethodsOf(const std::string& policy);
 // True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction or
 // selection that keeps more, or a blend that computes more.
@@ -137,7 +137,8 @@ absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text)
 
 // The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
 // computed after them. (What an eviction leaves is in no cache, nor is what tokens that select
-// compute, nor what is blended.) Empty for policies that keep the prompt exact, so only exact blocks have exact ids.
+// compute, nor what is blended.) Empty for policies that keep the prompt exact, so only exact
+// blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

@@ -144,8 +144,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
                                       !request.answer.scores_prompt() && !request.answer.embedding;
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   const auto eviction = EvictionOf(request.kv_policy);
-  const bool has_method =
-      eviction || SelectionOf(request.kv_policy) || BlendOf(request.kv_policy);
+  const bool has_method = eviction || SelectionOf(request.kv_policy) || BlendOf(request.kv_policy);
   PlacementNeed need{
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,

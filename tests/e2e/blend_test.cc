@@ -93,8 +93,8 @@ TEST(BlendTest, DocumentsAreComputedOnceAndUsedInAnyOrder) {
   EXPECT_EQ(blend.filled_tokens(), 0u) << "all documents were known";
   EXPECT_EQ(second.usage.cached_tokens(), kLeading + Held(3)) << "the first document is exact";
   EXPECT_EQ(blend.reused_tokens(), Held(1) + Held(0) + Held(2));
-  EXPECT_EQ(blend.recomputed_tokens(), (Held(1) * 15 + 99) / 100 + (Held(0) * 15 + 99) / 100 +
-                                           (Held(2) * 15 + 99) / 100);
+  EXPECT_EQ(blend.recomputed_tokens(),
+            (Held(1) * 15 + 99) / 100 + (Held(0) * 15 + 99) / 100 + (Held(2) * 15 + 99) / 100);
   EXPECT_EQ(blend.fallback_tokens(), 0u);
   EXPECT_GT(blend.deviation(), 0);
   EXPECT_NE(second.tokens[0], Exact(local, other)) << "a prompt that tells a blend is needed";
@@ -234,8 +234,10 @@ TEST(BlendTest, ManyAtOnceChangeNothing) {
 class BlendFailoverTest : public testing::TestWithParam<int> {};
 
 TEST_P(BlendFailoverTest, TheAnswerIsTheUndisturbedOne) {
-  Cluster cluster(
-      {.prefill = 1, .decode = 2, .prefill_flags = With({"--random_chunks"}), .decode_flags = kAllow});
+  Cluster cluster({.prefill = 1,
+                   .decode = 2,
+                   .prefill_flags = With({"--random_chunks"}),
+                   .decode_flags = kAllow});
   const Documents documents = InOrder({1, 0, 2}, 300);
   const TestAnswer calm = AskBlended(cluster, documents, "blend:15");
   WorkerProcess* victim = nullptr;
