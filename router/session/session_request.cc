@@ -61,7 +61,7 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   if (BlendOf(policy)) {
     return BadField("kv_policy",
                     "is {}; no pair of workers supports it; supported: {}; start prefill and "
-                    "decode workers with --kv_blend_deviation=0.5, or use exact",
+                    "decode workers with --kv_blend_deviation=0.25, or use exact",
                     policy, supported);
   }
   if (selects || EvictionOf(policy)) {

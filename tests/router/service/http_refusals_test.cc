@@ -168,7 +168,7 @@ std::vector<BadField> SharedFields() {
       {"blend_separator", 8, Type("blend_separator", "must be a string, not a number")},
       {"blend_separator", "#", Value("blend_separator", "divides the prompt into 1 pieces")},
       {"blend_parts", {0, 3}, Value("blend_parts", "is for tokens")},
-      {"blend_parts", {"x"}, Type("blend_parts[0]", "must be a number, not a string")},
+      {"blend_parts", {"x"}, Type("blend_parts[0]", "must be an integer, not a string")},
       {"cache_salt", "", Value("cache_salt", "has 0 bytes; it must have 1 to 128")},
       {"cache_salt", std::string(129, 's'), Value("cache_salt", "has 129 bytes")},
       {"cache_control",
