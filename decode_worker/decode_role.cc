@@ -84,6 +84,7 @@ class DecodeRole final : public EngineRole {
                   .lossy = runtime.lossy(),
                   .evictions = runtime.evictions(),
                   .selections = runtime.selections(),
+                  .blends = runtime.blends(),
                   .local_prefill_max_tokens = options.local_prefill_max_tokens,
                   .sessions_max = sessions_max_}) {
     engine_.Start();

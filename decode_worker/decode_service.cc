@@ -137,6 +137,13 @@ class DecodeSessionCall final : public StreamedSession,
     ASSIGN_OR_RETURN(const std::optional<KvSelection> selection,
                      backend.selections.Take(request.kv_policy()));
     job_.selection = PageSelectionOf(selection, block_tokens, request.prompt_tokens());
+    ASSIGN_OR_RETURN(const std::optional<KvBlend> blend, backend.blends.Take(request.kv_policy()));
+    job_.blended = blend.has_value();
+    if (blend && request.prefill()) {
+      return InvalidArgument(
+          "kv_policy is {}, and decode workers do not blend prompts; prefill must be false",
+          request.kv_policy());
+    }
     const uint32_t choices =
         job_.beams ? static_cast<uint32_t>(job_.beams->width) : request.sampling().choices();
     DecodeNeed need =
@@ -147,7 +154,7 @@ class DecodeSessionCall final : public StreamedSession,
                 .limit = eviction && eviction->slack_tokens > 0 ? eviction->limit() : 0,
                 .step_tokens = backend.admission.step_tokens,
                 .chunk_tokens = request.prefill() ? backend.admission.chunk_tokens : 0});
-    if (eviction) need.held_max = 0;
+    if (eviction || blend) need.held_max = 0;
     if (need.blocks_max > backend.limits.blocks_total) {
       return ResourceExhausted(
           "the prompt and {} answers of up to {} tokens need {} KV blocks and this worker has {}; "

@@ -8,6 +8,7 @@
 #include "worker/engine/token_request.h"
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
+#include "worker/handoff/kv_blends.h"
 #include "worker/handoff/kv_evictions.h"
 #include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
@@ -40,6 +41,7 @@ struct DecodeBackend {
   const LossyKv& lossy;
   const KvEvictions& evictions;
   const KvSelections& selections;
+  const KvBlends& blends;
   int64_t local_prefill_max_tokens = 0;  // of a prompt; more are refused
   int64_t sessions_max = 1;              // open at once; more are refused with RESOURCE_EXHAUSTED
 };

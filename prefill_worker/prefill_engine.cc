@@ -32,6 +32,7 @@ PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManage
       mailbox_(std::make_shared<Mailbox<PrefillJob>>(options.max_waiting)),
       outputs_(runner),
       attention_(runner.eviction_attention()),
+      rotations_(runner.key_rotations()),
       hidden_size_(runner.hidden_size()),
       fills_mtp_(runner.mtp() != nullptr) {}
 
@@ -108,18 +109,16 @@ void PrefillEngine::Accept(PrefillJob job) {
   if (job.eviction) {
     eviction = std::make_unique<PromptEviction>(*job.eviction, job.prompt_tokens);
   }
-  PrefillScheduler::Prompt scheduled{.id = id,
-                                     .tokens = static_cast<int32_t>(job.tokens.size()),
-                                     .arrival = job.arrival,
-                                     .deadline = job.deadline,
-                                     .scored = job.score_top.has_value()};
-  if (eviction != nullptr) SetCuts(job, *eviction, scheduled);
-  scheduler_.Add(scheduled);
+  std::unique_ptr<PromptBlend> blend;
+  if (job.parts && !job.parts->parts.empty()) {
+    blend = std::make_unique<PromptBlend>(*std::exchange(job.parts, std::nullopt));
+  }
   Prompt& prompt = prompts_
                        .emplace(id, Prompt{.job = std::move(job),
                                            .blocks = {},
                                            .table = {},
-                                           .eviction = std::move(eviction)})
+                                           .eviction = std::move(eviction),
+                                           .blend = std::move(blend)})
                        .first->second;
   if (prompt.job.hidden_mean) {
     prompt.hidden_sum.resize(static_cast<size_t>(hidden_size_));
@@ -127,10 +126,27 @@ void PrefillEngine::Accept(PrefillJob job) {
     prompt.hidden.resize(static_cast<size_t>(hidden_size_));
   }
   if (fills_mtp_) prompt.mtp_hidden.resize(static_cast<size_t>(hidden_size_));
+  if (prompt.blend != nullptr) return blends_.push_back(id);  // It is scheduled with its parts.
+  scheduler_.Add(ScheduledOf(id, prompt));
   if (prompt.job.admission) return;
   // Restores from a lower tier start before the prompt's turn.
   if (cache_.HasInLowerTier(prompt.job.prompt, prompt.job.CachedBlocksMax(pool_.view().layout)))
     Admit(prompt);
+}
+
+PrefillScheduler::Prompt PrefillEngine::ScheduledOf(uint64_t id, const Prompt& prompt) const {
+  const PrefillJob& job = prompt.job;
+  PrefillScheduler::Prompt scheduled{.id = id,
+                                     .tokens = static_cast<int32_t>(job.tokens.size()),
+                                     .arrival = job.arrival,
+                                     .deadline = job.deadline,
+                                     .scored = job.score_top.has_value()};
+  if (prompt.eviction != nullptr) SetCuts(job, *prompt.eviction, scheduled);
+  if (prompt.blend == nullptr) return scheduled;
+  for (const BlendPiece& piece : std::as_const(*prompt.blend).pieces()) {
+    scheduled.undivided.push_back({.begin = piece.begin, .end = piece.end});
+  }
+  return scheduled;
 }
 
 void PrefillEngine::Drop(const HandoffKey& key) {
@@ -140,13 +156,15 @@ void PrefillEngine::Drop(const HandoffKey& key) {
 }
 
 void PrefillEngine::Forget(uint64_t id) {
+  if (prompts_.at(id).blend != nullptr) DropParts(id);
   scheduler_.Remove(id);
+  if (!prompts_.at(id).part_of) --prompts_here_;
   prompts_.erase(id);
-  --prompts_here_;
-  tokens_waiting_ = scheduler_.tokens_waiting();
+  tokens_waiting_ = scheduler_.tokens_waiting() + BlendsWaiting();
 }
 
 void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {
+  if (const auto whole = prompts_.at(id).part_of) return Fail(*whole, status);
   const std::shared_ptr<PrefillSink> sink = prompts_.at(id).job.sink;
   Forget(id);
   sink->OnFailed(status);
@@ -165,7 +183,7 @@ bool PrefillEngine::Admit(Prompt& prompt) {
     refused_ = true;
     return false;
   }
-  prompt.begun = clock_.Now();
+  if (prompt.begun == TimePoint()) prompt.begun = clock_.Now();
   return true;
 }
 
@@ -209,12 +227,14 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
   for (BlockRef& block : fresh) prompt.blocks.push_back(std::move(block));
   for (const BlockRef& block : prompt.blocks) prompt.table.push_back(block.id());
   if (prompt.passed > 0) TakePassed(prompt.blocks, prompt.table, prompt.passed);
+  if (prompt.blend != nullptr) prompt.blend->Move(*rotations_, pool_.view(), prompt.table);
   return prompt.cached;
 }
 
 bool PrefillEngine::Step() {
   int32_t budget = options_.chunk_tokens;
   if (options_.random_chunks) budget = 1 + static_cast<int32_t>(random_() % budget);
+  AdvanceBlends();
   const auto begin = [this](uint64_t id) { return Begin(id); };
   const auto room = [this](uint64_t id, int32_t first, int32_t tokens) {
     return MakeRoom(id, first, tokens);
@@ -230,7 +250,7 @@ bool PrefillEngine::Step() {
   size_t output = 0;
   for (const PrefillChunk& chunk : chunks) {
     const size_t first_output = output;
-    output += static_cast<size_t>(ScoredRows(chunk)) + (EndsPrompt(chunk) ? 1 : 0);
+    output += static_cast<size_t>(ScoredRows(chunk)) + (WantsFirst(chunk) ? 1 : 0);
     const absl::Status sent = status.ok() ? SendScores(chunk, first_output) : status;
     if (!sent.ok()) {
       Fail(chunk.prompt, sent);
@@ -242,10 +262,14 @@ bool PrefillEngine::Step() {
       PassWindow(chunk);
       continue;
     }
+    if (prompts_.at(chunk.prompt).part_of) {
+      TakePart(chunk.prompt);
+      continue;
+    }
     Finish(prompts_.at(chunk.prompt), outputs_.at(output - 1));
     Forget(chunk.prompt);
   }
-  tokens_waiting_ = scheduler_.tokens_waiting();
+  tokens_waiting_ = scheduler_.tokens_waiting() + BlendsWaiting();
   return true;
 }
 
@@ -269,6 +293,7 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
     AddSteps(chunk, steps);
     tokens += chunk.tokens;
   }
+  for (const PrefillChunk& chunk : chunks) AddBlended(chunk, steps);
   const bool observes =
       std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) { return Observes(chunk); });
   const std::function<void(int32_t, View<const float, 2>)> on_queries =
@@ -290,6 +315,10 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
 bool PrefillEngine::EndsPrompt(const PrefillChunk& chunk) const {
   const Prompt& prompt = prompts_.at(chunk.prompt);
   return chunk.begin + chunk.tokens == static_cast<int32_t>(prompt.job.tokens.size());
+}
+
+bool PrefillEngine::WantsFirst(const PrefillChunk& chunk) const {
+  return EndsPrompt(chunk) && !prompts_.at(chunk.prompt).part_of;
 }
 
 // The number of the chunk's tokens, from its first on, whose logits score the token behind them.
@@ -321,10 +350,16 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
   };
   const int32_t scored = ScoredRows(chunk);
   for (int32_t i = 0; i < scored; ++i) outputs_.Want(add(chunk.begin + i, 1), {});
-  if (scored < chunk.tokens) add(chunk.begin + scored, chunk.tokens - scored);
+  if (prompt.blend != nullptr) {
+    const std::vector<PrefillChunk> runs = PlainRuns(chunk);
+    for (const PrefillChunk& run : runs) add(run.begin, run.tokens);
+    if (runs.empty()) return;
+  } else if (scored < chunk.tokens) {
+    add(chunk.begin + scored, chunk.tokens - scored);
+  }
   SequenceStep& last = steps.back();
   if (last.fills_mtp) last.hidden = prompt.mtp_hidden;
-  if (!EndsPrompt(chunk)) return;
+  if (!WantsFirst(chunk)) return;
   outputs_.Want(last, FirstDraws(FirstOf(prompt.job)));
   if (!prompt.hidden.empty()) last.hidden = prompt.hidden;
 }
@@ -399,6 +434,7 @@ void PrefillEngine::Finish(Prompt& prompt, const StepOutput& output) {
     first->set_evicted_tokens(static_cast<uint32_t>(prompt.eviction->evicted()));
     evicted_tokens_ += prompt.eviction->evicted();
   }
+  if (prompt.blend != nullptr) ReportBlend(prompt, *first);
   first->set_pinned_tokens(static_cast<uint32_t>(cache_.Pin(job.prompt, job.pins)));
   std::vector<v1::TokenOut> tokens(first->tokens().begin(), first->tokens().end());
   const bool decode_follows = std::any_of(tokens.begin(), tokens.end(), [](const auto& token) {

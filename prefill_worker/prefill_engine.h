@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <map>
 #include <random>
 #include <span>
@@ -60,13 +61,22 @@ class PrefillEngine {
   int64_t tokens_waiting() const { return tokens_waiting_; }
   int64_t steps() const { return steps_; }
   int64_t evicted_tokens() const { return evicted_tokens_; }  // since the start
+  // Since the start, as in BlendResult of proto/worker.proto.
+  int64_t blend_reused_tokens() const { return blend_reused_tokens_; }
+  int64_t blend_recomputed_tokens() const { return blend_recomputed_tokens_; }
+  int64_t blend_fallback_tokens() const { return blend_fallback_tokens_; }
+  int64_t blend_filled_tokens() const { return blend_filled_tokens_; }
 
  private:
   struct Prompt {
     PrefillJob job;
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
-    std::unique_ptr<PromptEviction> eviction = {};  // null: none
+    std::unique_ptr<PromptEviction> eviction = {};      // null: none
+    std::unique_ptr<PromptBlend> blend = {};            // null: none
+    std::optional<CacheAdmission> part_admission = {};  // of the blend's next part
+    bool computes_part = false;                         // another prompt of the engine does
+    std::optional<uint64_t> part_of = {};  // the prompt that this one is a part of; it has no sink
     TimePoint begun{};
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
@@ -108,6 +118,22 @@ class PrefillEngine {
   void ObserveLayer(std::span<const PrefillChunk> chunks, int32_t layer,
                     View<const float, 2> queries);
   void SendEvicted(const PrefillChunk& chunk, int32_t first_layer, int32_t last_layer);
+  // Blends (prefill_blends.cc).
+  void AdvanceBlends();
+  bool AdvanceBlend(uint64_t id);
+  bool AdmitPart(Prompt& prompt, const BlendPart& part);
+  bool AdmitBlended(Prompt& prompt);
+  void ComputePart(uint64_t id, const BlendPart& part);
+  void TakePart(uint64_t id);
+  void DropParts(uint64_t id);
+  void ReportBlend(const Prompt& prompt, v1::FirstTokens& first);
+  void AddBlended(const PrefillChunk& chunk, std::vector<SequenceStep>& steps);
+  std::vector<PrefillChunk> PlainRuns(const PrefillChunk& chunk) const;
+  int32_t BlendedRows(const PrefillChunk& chunk) const;
+  int64_t BlendsWaiting() const;
+  PrefillScheduler::Prompt ScheduledOf(uint64_t id, const Prompt& prompt) const;
+  bool WantsFirst(const PrefillChunk& chunk) const;
+
   void AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep>& steps);
   int32_t ScoredRows(const PrefillChunk& chunk) const;
   void SendLayers(std::span<const PrefillChunk> chunks, int32_t first_layer, int32_t last_layer);
@@ -131,6 +157,10 @@ class PrefillEngine {
   std::atomic<int64_t> tokens_waiting_{0};
   std::atomic<int64_t> steps_{0};
   std::atomic<int64_t> evicted_tokens_{0};
+  std::atomic<int64_t> blend_reused_tokens_{0};
+  std::atomic<int64_t> blend_recomputed_tokens_{0};
+  std::atomic<int64_t> blend_fallback_tokens_{0};
+  std::atomic<int64_t> blend_filled_tokens_{0};
 
   // Used by the engine thread only.
   PrefillScheduler scheduler_;
@@ -139,6 +169,10 @@ class PrefillEngine {
   Duration token_time_{};
   StepOutputs outputs_;
   const std::optional<EvictionAttention> attention_;  // of a runner that can evict
+  const std::optional<KeyRotations> rotations_;       // of a runner that can blend
+  // Prompts to blend whose parts are not held yet. Only the first may hold some: two could wait for
+  // each other's blocks.
+  std::deque<uint64_t> blends_;
   const int32_t hidden_size_;
   const bool fills_mtp_;          // the runner has a layer for multi-token prediction
   bool refused_ = false;          // in this turn a prompt did not get its blocks

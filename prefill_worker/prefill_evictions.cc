@@ -26,7 +26,7 @@ void PrefillEngine::ObserveLayer(std::span<const PrefillChunk> chunks, int32_t l
                                  View<const float, 2> queries) {
   int64_t row = 0;
   for (const PrefillChunk& chunk : chunks) {
-    const int64_t first = std::exchange(row, row + chunk.tokens);
+    const int64_t first = std::exchange(row, row + chunk.tokens - BlendedRows(chunk));
     if (!Observes(chunk)) continue;
     Prompt& prompt = prompts_.at(chunk.prompt);
     prompt.eviction->Observe(*attention_, pool_.view(),

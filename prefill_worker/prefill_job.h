@@ -13,6 +13,7 @@
 #include "kvstore/names/kv_policy.h"
 #include "model/forward/model_runner.h"
 #include "model/sampler/sampler.h"
+#include "prefill_worker/prompt_blend.h"
 #include "proto/worker.pb.h"
 #include "worker/engine/sampling_spec.h"
 
@@ -52,6 +53,7 @@ struct PrefillJob {
   bool hidden_mean = false;   // instead, the mean of all; nothing is taken from the cache
   std::optional<KvEviction> eviction{};  // that drops some of `tokens`
   PageSelection selection{};             // of the tokens behind the prompt
+  std::optional<PromptParts> parts{};    // that are blended; `prompt` has no names of them
   TimePoint arrival;
   TimePoint deadline = TimePoint::max();
   std::shared_ptr<PrefillSink> sink;          // shared: the RPC may end before the engine drops it

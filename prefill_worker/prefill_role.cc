@@ -19,10 +19,12 @@ PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const 
           .progress = progress};
 }
 
-// Enough for the longest prompt. An eviction holds what it keeps beside the whole prompt.
+// Enough for the longest prompt. An eviction holds what it keeps beside the whole prompt, and a
+// blend its parts.
 int64_t BlocksKept(WorkerRuntime& runtime, int32_t chunk_tokens) {
   const int64_t longest =
       runtime.host().layout.BlocksAtOnce(runtime.host().runner->max_position(), chunk_tokens);
+  if (runtime.blends().any()) return 2 * longest + kBlendPartsMax;
   return runtime.evictions().any() ? 2 * longest : longest;
 }
 
@@ -55,7 +57,8 @@ class PrefillRole final : public EngineRole {
                   .transfers = runtime.sent_transfers(),
                   .lossy = runtime.lossy(),
                   .evictions = runtime.evictions(),
-                  .selections = runtime.selections()}) {
+                  .selections = runtime.selections(),
+                  .blends = runtime.blends()}) {
     engine_.Start();
   }
 
@@ -64,6 +67,10 @@ class PrefillRole final : public EngineRole {
   void AddTotals(v1::WorkerState* state) const override {
     EngineRole::AddTotals(state);
     state->set_evicted_tokens(static_cast<uint64_t>(engine_.evicted_tokens()));
+    state->set_blend_reused_tokens(static_cast<uint64_t>(engine_.blend_reused_tokens()));
+    state->set_blend_recomputed_tokens(static_cast<uint64_t>(engine_.blend_recomputed_tokens()));
+    state->set_blend_fallback_tokens(static_cast<uint64_t>(engine_.blend_fallback_tokens()));
+    state->set_blend_filled_tokens(static_cast<uint64_t>(engine_.blend_filled_tokens()));
   }
 
   void DescribeLoad(v1::WorkerState* state) const override {

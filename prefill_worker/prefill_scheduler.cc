@@ -19,6 +19,15 @@ int32_t TokensToCut(const PrefillScheduler::Prompt& prompt, int32_t done) {
   return prompt.cut_tokens - (done - prompt.next_cut) % prompt.cut_tokens;
 }
 
+// At most `tokens` tokens behind the first `done` ones, so that no undivided range is divided. No
+// range contains `done`, unless it begins there.
+int32_t TokensUndivided(const PrefillScheduler::Prompt& prompt, int32_t done, int32_t tokens) {
+  for (const auto& range : prompt.undivided) {
+    if (range.begin < done + tokens && done + tokens < range.end) return range.begin - done;
+  }
+  return tokens;
+}
+
 }  // namespace
 
 void PrefillScheduler::Add(const Prompt& prompt) { waiting_.push_back({.prompt = prompt}); }
@@ -37,7 +46,8 @@ TimePoint PrefillScheduler::LatestStart(const Waiting& waiting) const {
 // The tokens of the next chunk; 0: those that must be in one chunk are more than `tokens_max`.
 int32_t PrefillScheduler::ChunkTokens(const Waiting& waiting, int32_t tokens_max) {
   const Prompt& prompt = waiting.prompt;
-  const int32_t tokens = std::min(tokens_max, prompt.tokens - waiting.done);
+  const int32_t most = std::min(tokens_max, prompt.tokens - waiting.done);
+  const int32_t tokens = TokensUndivided(prompt, waiting.done, most);
   const int32_t left = prompt.cut - waiting.done;
   if (left <= 0) return std::min(tokens, TokensToCut(prompt, waiting.done));
   if (tokens >= left) return left;

@@ -35,6 +35,12 @@ class PrefillScheduler {
     // Further chunks end behind `next_cut` tokens, and behind every `cut_tokens` more; 0: anywhere.
     int32_t next_cut = 0;
     int32_t cut_tokens = 0;
+    // Ranges of tokens, ascending, each of which is in one chunk.
+    struct Range {
+      int32_t begin = 0;
+      int32_t end = 0;
+    };
+    std::vector<Range> undivided = {};
   };
 
   // The limit of tokens of scored prompts in one step: each has logits for the whole vocabulary.

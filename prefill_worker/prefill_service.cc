@@ -131,6 +131,7 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     job.selection = PageSelectionOf(selection, block_tokens, request.prompt_tokens());
     job.prompt = backend_.cache.NameBlocks(request.cache_salt(), job.tokens);
     DropSelectedNames(job.prompt, job.selection, block_tokens);
+    RETURN_IF_ERROR(TakeParts(request, job));
     job.prompt.tenant = request.tenant_id();
     LogRequest(LogLevel::kDebug, name_.tag(), "prefill_taken",
                {{"handoff", HandoffKeyText(key_)},
@@ -140,6 +141,32 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
     begun_ = true;
     if (request.sampling().grammar().empty()) return Proceed(std::move(job), request.peer());
     AwaitGrammar(request, std::move(job));
+    return absl::OkStatus();
+  }
+
+  // The parts of a prompt that is blended. With 100 % the prompt is an exact one.
+  absl::Status TakeParts(const v1::PrefillRequest& request, PrefillJob& job) {
+    ASSIGN_OR_RETURN(const std::optional<KvBlend> blend, backend_.blends.Take(request.kv_policy()));
+    if (!blend && request.blend_parts_size() > 0) {
+      return InvalidArgument(
+          "blend_parts has {} entries, and kv_policy is {}, which blends nothing",
+          request.blend_parts_size(), KvPolicyName(request.kv_policy()));
+    }
+    if (!blend) return absl::OkStatus();
+    if (job.score_top || job.hidden_state) {
+      return InvalidArgument(
+          "kv_policy is {}, which cannot be combined with scoring or hidden_state",
+          request.kv_policy());
+    }
+    const int32_t block_tokens = backend_.limits.layout.block_tokens;
+    const std::vector<uint32_t> bounds(request.blend_parts().begin(), request.blend_parts().end());
+    ASSIGN_OR_RETURN(job.parts, NameParts(backend_.cache, request.cache_salt(), job.tokens,
+                                          job.prompt_tokens, bounds, block_tokens));
+    job.parts->blend = *blend;
+    job.parts->deviation_max = backend_.blends.deviation_max();
+    for (BlendPart& part : job.parts->parts) part.prompt.tenant = request.tenant_id();
+    DropBlendedNames(job.prompt, *job.parts, block_tokens);
+    if (blend->percent == 100) job.parts.reset();
     return absl::OkStatus();
   }
 
@@ -160,7 +187,8 @@ class PrefillCall final : public EventStream<v1::PrefillEvent>, public PrefillSi
 
   absl::Status Proceed(PrefillJob job, const v1::PeerPrefix& peer) {
     // With a window the last blocks of a prefix are enough, which no reader asks for yet.
-    const bool reads = backend_.limits.layout.window == 0 && backend_.cache.keeps_blocks();
+    const bool reads =
+        backend_.limits.layout.window == 0 && backend_.cache.keeps_blocks() && !job.parts;
     if (peer.blocks() > 0 && reads) {
       ReadPrefix(std::move(job), peer);
       return absl::OkStatus();

@@ -9,6 +9,7 @@
 #include "worker/engine/token_request.h"
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
+#include "worker/handoff/kv_blends.h"
 #include "worker/handoff/kv_evictions.h"
 #include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
@@ -36,6 +37,7 @@ struct PrefillBackend {
   const LossyKv& lossy;
   const KvEvictions& evictions;
   const KvSelections& selections;
+  const KvBlends& blends;
 };
 
 // Serves PrefillWorker: checks a request, starts its handoff and its compute, and streams back the

@@ -158,7 +158,7 @@ void DecodeEngine::Begin(DecodeJob job) {
 
 // Caches the prompt's full blocks. Returns the number of its tokens that are pinned.
 int64_t DecodeEngine::KeepPrompt(DecodeJob& job) {
-  if (job.eviction) return 0;
+  if (job.eviction || job.blended) return 0;
   cache_.Insert(job.access, job.prompt, std::span(job.blocks).first(job.prompt.ids.size()));
   return cache_.Pin(job.prompt, job.pins);
 }
@@ -227,7 +227,7 @@ void DecodeEngine::TellRoom(bool full) const {
 }
 
 void DecodeEngine::Keep(DecodeSequence& sequence) {
-  if (sequence.session->eviction) return;
+  if (sequence.session->eviction || sequence.session->blended) return;
   PromptBlocks all = sequence.session->prompt;
   cache_.Extend(all, sequence.tail);
   DropSelectedNames(all, sequence.session->selection, pool_.view().layout.block_tokens);

@@ -51,6 +51,7 @@ struct DecodeJob {
   int32_t evicted = 0;                      // tokens without KV; `blocks` hold that of the others
   std::optional<KvEviction> eviction = {};  // of the prompt and, with slack, of the answer
   PageSelection selection;                  // of the tokens behind the prompt
+  bool blended = false;                     // no cache gets any of it
   SamplingParams sampling;
   StopRule stop;
   std::optional<BeamRules> beams = {};

@@ -102,6 +102,7 @@ std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
                     .eviction = job.eviction,
                     .prompt_tokens = static_cast<uint32_t>(job.prompt_tokens),
                     .selection = job.selection,
+                    .blended = job.blended,
                     .choices_open = 0,
                     .choices_frozen = 0});
 }

@@ -29,6 +29,7 @@ struct DecodeSession {
   std::optional<KvEviction> eviction;
   uint32_t prompt_tokens = 0;
   PageSelection selection = {};
+  bool blended = false;  // as in DecodeJob
   // Not null: its sequences are the beams of a search, whose numbers are their choices.
   std::unique_ptr<BeamSearch> beams = nullptr;
   int choices_open = 0;

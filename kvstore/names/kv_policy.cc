@@ -144,6 +144,16 @@ std::optional<KvSelection> SelectionOf(std::string_view policy) {
   return KvSelection{.tokens = parsed->tokens};
 }
 
+std::optional<KvBlend> BlendOf(std::string_view policy) {
+  const size_t colon = policy.find(':');
+  if (colon == std::string_view::npos || policy.substr(0, colon) != kBlendName) {
+    return std::nullopt;
+  }
+  const std::optional<uint32_t> percent = ParseTokens(policy.substr(colon + 1), 1);
+  if (!percent || *percent > 100) return std::nullopt;
+  return KvBlend{.percent = *percent};
+}
+
 absl::StatusOr<std::vector<std::string>> ParseKvSelections(std::string_view text) {
   return ParseMethods(text, "selection", KvSelectionNames());
 }
@@ -155,6 +165,7 @@ bool KeepsPromptExact(std::string_view policy) {
 std::vector<std::string> KvMethodsOf(const std::string& policy) {
   if (const auto eviction = EvictionOf(policy)) return {KvEvictionName(eviction->method)};
   if (SelectionOf(policy)) return KvSelectionNames();
+  if (BlendOf(policy)) return {std::string(kBlendName)};
   return LossyCodecsOf(policy);
 }
 
@@ -162,6 +173,8 @@ bool Permits(const std::string& listed, const std::string& asked) {
   if (listed == asked) return true;
   const auto selects = SelectionOf(listed), selected = SelectionOf(asked);
   if (selects && selected) return selected->tokens >= selects->tokens;
+  const auto blends = BlendOf(listed), blended = BlendOf(asked);
+  if (blends && blended) return blended->percent >= blends->percent;
   const auto most = EvictionOf(listed), wanted = EvictionOf(asked);
   if (!most || !wanted || most->method != wanted->method) return false;
   if (wanted->keep_tokens < most->keep_tokens) return false;
@@ -191,7 +204,8 @@ const std::vector<std::string>& LossyCodecNames() {
 
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (text.empty() || text == kExact) return std::string();
-  if (text == kNearLossless || IsLossyCodec(text) || EvictionOf(text) || SelectionOf(text)) {
+  if (text == kNearLossless || IsLossyCodec(text) || EvictionOf(text) || SelectionOf(text) ||
+      BlendOf(text)) {
     return std::string(text);
   }
   if (ParseMethod(text.substr(0, text.find('+')), KvEvictionNames())) {
@@ -201,11 +215,11 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
         text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax);
   }
   return InvalidArgument(
-      "KV policy \"{}\" is unknown; allowed are {}, {}, {}, and METHOD:TOKENS with METHOD {}, {} "
-      "and TOKENS {} to {}",
+      "KV policy \"{}\" is unknown; allowed are {}, {}, {}, METHOD:TOKENS with METHOD {}, {} "
+      "and TOKENS {} to {}, and {}:PERCENT with PERCENT 1 to 100",
       text.substr(0, 64), kExact, kNearLossless, fmt::join(LossyCodecNames(), ", "),
       fmt::join(KvEvictionNames(), ", "), fmt::join(KvSelectionNames(), ", "), kKeepTokensMin,
-      kKeepTokensMax);
+      kKeepTokensMax, kBlendName);
 }
 
 std::string KvPolicyName(const std::string& policy) {
@@ -213,7 +227,7 @@ std::string KvPolicyName(const std::string& policy) {
 }
 
 std::vector<std::string> LossyCodecsOf(const std::string& policy) {
-  if (policy.empty() || EvictionOf(policy) || SelectionOf(policy)) return {};
+  if (policy.empty() || EvictionOf(policy) || SelectionOf(policy) || BlendOf(policy)) return {};
   if (policy == kNearLossless) return {"i8", "f8"};
   return {policy};
 }

@@ -12,9 +12,9 @@ namespace penstock {
 
 // A KV policy says how the KV of a request may differ from exact KV on the way from a prefill to a
 // decode worker, and in the decode worker: "" (exact), "near-lossless", the name of one lossy
-// codec, an eviction, or a selection. The exact codecs are allowed under every policy. The codecs'
-// names equal those of KvCodecName (kvstore/codec/codec.h), but this header does not depend on the
-// codecs, because routers use it too.
+// codec, an eviction, a selection, or a blend. The exact codecs are allowed under every policy. The
+// codecs' names equal those of KvCodecName (kvstore/codec/codec.h), but this header does not depend
+// on the codecs, because routers use it too.
 
 // The names of all lossy codecs, from fine to coarse.
 const std::vector<std::string>& LossyCodecNames();
@@ -24,7 +24,7 @@ const std::vector<std::string>& LossyCodecNames();
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text);
 // The policy's name for people: "exact" for "".
 std::string KvPolicyName(const std::string& policy);
-// The lossy codecs that a policy allows, from fine to coarse; none for an eviction or a selection.
+// The lossy codecs that a policy allows, from fine to coarse; none for a method.
 std::vector<std::string> LossyCodecsOf(const std::string& policy);
 
 // An eviction, "METHOD:TOKENS": at the end of prefill the KV of all but TOKENS tokens of the prompt
@@ -95,14 +95,33 @@ std::optional<KvSelection> SelectionOf(std::string_view policy);
 // The selections that a worker's flag allows: "none", "all", or names separated by commas.
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<std::vector<std::string>> ParseKvSelections(std::string_view text);
+// A blend, "blend:PERCENT": parts of the prompt that the request names are computed once, each
+// behind the tokens before the first of them, and their KV is re-used in any order. PERCENT of
+// their tokens are computed again in their place. 100 is exact.
+struct KvBlend {
+  uint32_t percent = 100;  // 1 to 100
+
+  // Of the tokens whose KV is re-used, the number to compute again.
+  uint32_t Recomputed(uint32_t tokens) const { return (tokens * percent + 99) / 100; }
+  bool operator==(const KvBlend&) const = default;
+};
+
+// The most parts of a prompt, and the most tokens of one that are blended together.
+inline constexpr uint32_t kBlendPartsMax = 64;
+inline constexpr uint32_t kBlendedTokensMax = 512;
+// The name of the only method.
+inline constexpr std::string_view kBlendName = "blend";
+// The blend of a policy that ParseKvPolicy has returned; nullopt: it blends nothing.
+std::optional<KvBlend> BlendOf(std::string_view policy);
+
 // True if the prompt's KV is exact under the policy, wherever it is computed.
 bool KeepsPromptExact(std::string_view policy);
 
-// The lossy codecs, or the method of eviction or selection, of which a request under the policy
-// needs one.
+// The lossy codecs, or the method of eviction, selection or blend, of which a request under the
+// policy needs one.
 std::vector<std::string> KvMethodsOf(const std::string& policy);
 // True if a tenant that may use `listed` may use `asked`: the same policy, or the same eviction or
-// selection that keeps more.
+// selection that keeps more, or a blend that computes more.
 bool Permits(const std::string& listed, const std::string& asked);
 // KvEviction::Evicted and KvEviction::EvictedAt of a policy; 0 if it evicts nothing.
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens);
@@ -118,7 +137,8 @@ absl::StatusOr<std::vector<std::string>> ParseLossyCodecs(std::string_view text)
 
 // The BlockNamespace::provenance of blocks that were received under `policy`, and of blocks
 // computed after them. (What an eviction leaves is in no cache, nor is what tokens that select
-// compute.) Empty for policies that keep the prompt exact, so only exact blocks have exact ids.
+// compute, nor what is blended.) Empty for policies that keep the prompt exact, so only exact
+// blocks have exact ids.
 std::string ProvenanceOf(const std::string& policy);
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include "cli/shell/interrupts.h"
 #include "cli/shell/progress.h"
 #include "lab/cli/commands.h"
+#include "lab/decoding/blend_bench.h"
 #include "lab/decoding/eviction_bench.h"
 #include "lab/decoding/speculative.h"
 #include "lab/decoding/structured.h"
@@ -33,6 +34,19 @@ Rows RunTransferSuite(const OnProgress& progress) {
   rows.insert(rows.end(), router.begin(), router.end());
   ASSIGN_OR_RETURN(const std::vector<BenchRow> streams, RunRouterStreamsBench({}, progress));
   rows.insert(rows.end(), streams.begin(), streams.end());
+  return rows;
+}
+
+Rows RunKvPolicySuite(const BenchOptions& options, const OnProgress& progress) {
+  ASSIGN_OR_RETURN(
+      std::vector<BenchRow> rows,
+      RunEvictionBench({.threads = options.threads, .rounds = options.rounds}, progress));
+  ASSIGN_OR_RETURN(const std::vector<BenchRow> blends, RunBlendBench({.model = options.model,
+                                                                      .text = options.text,
+                                                                      .threads = options.threads,
+                                                                      .rounds = options.rounds},
+                                                                     progress));
+  rows.insert(rows.end(), blends.begin(), blends.end());
   return rows;
 }
 
@@ -67,7 +81,7 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
                                progress);
   }
   if (options.suite == "kv-policy") {
-    return RunEvictionBench({.threads = options.threads, .rounds = options.rounds}, progress);
+    return RunKvPolicySuite(options, progress);
   }
   if (options.suite == "structured") {
     return RunStructuredBench({.model = options.model,

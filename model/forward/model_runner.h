@@ -7,6 +7,7 @@
 #include <span>
 
 #include "base/status.h"
+#include "kernels/blend/move_tokens.h"
 #include "kernels/device.h"
 #include "kernels/paged_kv.h"
 #include "kernels/view.h"
@@ -40,6 +41,19 @@ struct PageSelection {
   }
 };
 
+// Tokens of a step whose keys and values are in the pages already, of every layer, computed behind
+// other tokens and moved here (CacheBlend, Yao et al., arXiv 2405.16444). The first two layers'
+// keys and values are computed for all of them. Of the second, the values tell how far each token
+// is from what the pages had; from there on only those that deviate most are computed, and all
+// attend to the others as they are in the pages.
+struct BlendedTokens {
+  int32_t recompute = 0;    // tokens to compute in every layer
+  float deviation_max = 0;  // if the deviation of all is above this, all are computed
+  // Results.
+  int32_t recomputed = 0;
+  float deviation = 0;  // ValueDeviation::relative
+};
+
 // The part of one sequence in a step: `tokens` at positions [position, position + size).
 struct SequenceStep {
   std::span<const uint32_t> tokens;  // at least one
@@ -52,7 +66,10 @@ struct SequenceStep {
   // eviction_attention().
   int32_t evicted = 0;
   PageSelection selection = {};  // not with `evicted`. Only for a runner that selects_pages()
-  bool wants_logits = false;     // returns the logits of the last of `tokens`
+  // Not with `evicted`, `selection`, or any output. Such parts are behind all others of the step.
+  // Only for a runner with key_rotations(). Null: all tokens are computed.
+  BlendedTokens* blended = nullptr;
+  bool wants_logits = false;  // returns the logits of the last of `tokens`
   // Receives the hidden state of the last of `tokens`, which its logits come from. Empty, or of
   // hidden_size() elements, with wants_logits or fills_mtp.
   std::span<float> hidden = {};
@@ -87,8 +104,9 @@ struct StepArgs {
   std::function<void(int32_t first_layer, int32_t last_layer)> on_layers_done;
   int32_t layers_per_group = 0;  // layers per call of on_layers_done; 0: one call, at the end
   // Called on the caller's thread for every layer, when the pages hold its keys and values and
-  // before on_layers_done, with the queries of all tokens of the step, in order: [tokens, at least
-  // heads * head_dim], as Attention takes them. Only for a runner with eviction_attention().
+  // before on_layers_done, with the queries of all tokens of the step, in order, of those without
+  // `blended` at least: [tokens, at least heads * head_dim], as Attention takes them. Only for a
+  // runner with eviction_attention().
   std::function<void(int32_t layer, View<const float, 2> queries)> on_queries = {};
   size_t guesses = 0;  // sequences of one token that may turn out to be wrong; for metrics
 };
@@ -142,6 +160,9 @@ class ModelRunner {
   // How a caller that evicts KV computes attention like the runner does; nullopt: the runner
   // neither takes SequenceStep::evicted nor calls StepArgs::on_queries.
   virtual std::optional<EvictionAttention> eviction_attention() const { return std::nullopt; }
+  // How a caller moves keys and values to other positions; nullopt: the runner does not take
+  // SequenceStep::blended.
+  virtual std::optional<KeyRotations> key_rotations() const { return std::nullopt; }
   // True if the runner takes SequenceStep::selection.
   virtual bool selects_pages() const { return false; }
   // Returns INVALID_ARGUMENT for a token id or a position out of range.

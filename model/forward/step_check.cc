@@ -45,6 +45,30 @@ absl::Status CheckSelection(const SequenceStep& sequence, const StepLimits& limi
   return absl::OkStatus();
 }
 
+// The parts that are blended are the last of a step.
+absl::Status CheckBlended(const StepArgs& args, const StepLimits& limits, size_t index) {
+  const SequenceStep& sequence = args.sequences[index];
+  if (sequence.blended == nullptr) {
+    if (index == 0 || args.sequences[index - 1].blended == nullptr) return absl::OkStatus();
+    return InvalidArgument(
+        "sequence {} is not blended, and the one before is; blended ones are last", index);
+  }
+  if (!limits.blends) {
+    return InvalidArgument("sequence {} is blended, and this runner computes all tokens", index);
+  }
+  if (sequence.blended->recompute < 1) {
+    return InvalidArgument("sequence {} recomputes {} tokens, it must be at least 1", index,
+                           sequence.blended->recompute);
+  }
+  if (sequence.evicted == 0 && sequence.selection.pages == 0 && !sequence.wants_last() &&
+      sequence.hidden.empty() && sequence.hidden_sum.empty()) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "sequence {} is blended, and evicts, selects pages, or has an output; it may do neither",
+      index);
+}
+
 absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_t index) {
   const SequenceStep& sequence = args.sequences[index];
   if (sequence.tokens.empty()) {
@@ -61,6 +85,7 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
                            sequence.evicted, limits.takes_evicted ? sequence.position : 0);
   }
   RETURN_IF_ERROR(CheckSelection(sequence, limits, index));
+  RETURN_IF_ERROR(CheckBlended(args, limits, index));
   RETURN_IF_ERROR(CheckHidden(sequence, limits, index));
   for (const uint32_t token : sequence.tokens) {
     if (token >= static_cast<uint32_t>(limits.vocab)) {

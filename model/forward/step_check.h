@@ -14,6 +14,7 @@ struct StepLimits {
   int32_t hidden_size = 0;
   bool takes_evicted = false;  // SequenceStep::evicted and StepArgs::on_queries
   bool has_mtp = false;
+  bool blends = false;         // SequenceStep::blended
   bool selects_pages = false;  // SequenceStep::selection
 };
 

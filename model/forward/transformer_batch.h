@@ -21,6 +21,12 @@ struct TransformerRunner::Batch {
   // no row does.
   std::vector<AttentionSequence> chosen;
   std::vector<AttentionSequence> chosen_kept;
+  // The last rows of a step may be blended, in all of these parts: they begin with row
+  // `first_blended`. `reused` has the values that the pages had for them.
+  size_t blended = 0;
+  int64_t first_blended = 0;
+  std::vector<float> reused_values;
+  View<const float, 2> reused;
   // The last row of a sequence of `kept`, by its number among the rows there.
   struct Output {
     int64_t row = 0;

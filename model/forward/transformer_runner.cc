@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/blend/deviation.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/embedding.h"
 #include "kernels/gemm.h"
@@ -19,6 +20,10 @@
 
 namespace penstock {
 namespace {
+
+// The layer whose values tell which blended tokens are computed further: the first one that
+// attention has changed. Published, with the same choice: CacheBlend.
+constexpr int32_t kCheckedLayer = 1;
 
 View<const float, 1> Of(const std::vector<float>& values) {
   if (values.empty()) return {};
@@ -93,17 +98,39 @@ std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
                            .exec = exec_};
 }
 
+// Not without a rotation of keys that stands for positions, nor where every token of the step has
+// an output of the last layer.
+std::optional<KeyRotations> TransformerRunner::key_rotations() const {
+  const ModelConfig& config = weights_.config;
+  if (!selects_pages() || config.use_mtp || weights_.positions.bytes() != 0 ||
+      config.layers <= kCheckedLayer + 1) {
+    return std::nullopt;
+  }
+  KeyRotations rotations{.tables = {}, .layers = {}, .exec = exec_};
+  for (const RotationScratch& rotation : scratch_->rotations) {
+    rotations.tables.push_back(rotation.frequencies);
+  }
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    const LayerRope rope = config.RopeOf(layer);
+    rotations.layers.push_back(rope == LayerRope::kNone ? -1 : rope == LayerRope::kLocal ? 1 : 0);
+  }
+  return rotations;
+}
+
 absl::Status TransformerRunner::Step(const StepArgs& args) {
   RETURN_IF_ERROR(Check(args));
   Batch batch;
   Prepare(args, batch);
   const int32_t layers = weights_.config.layers;
   for (int32_t i = 0; i < layers; ++i) {
+    const bool checks = i == kCheckedLayer && batch.blended > 0;
+    if (checks) ReadReused(args, batch);
     AppendKv(args, i, batch);
     if (args.on_queries) {
       args.on_queries(i, {scratch_->qkv.as<float>(), {batch.rows, scratch_->qkv_width}});
     }
     TellDone(args, i + 1);
+    if (checks) DropRows(args, batch);
     const bool last = i + 1 == layers;
     // In the last layer some rows need no more than keys and values.
     if (last) batch.KeepLast();
@@ -128,6 +155,78 @@ void TransformerRunner::TellDone(const StepArgs& args, int32_t done) const {
   if (done % group == 0 || done == layers) args.on_layers_done((done - 1) / group * group, done);
 }
 
+void TransformerRunner::ReadReused(const StepArgs& args, Batch& batch) {
+  const std::span<const KvSlot> slots = scratch_->slots;
+  batch.reused =
+      ReadValues(args.kv, kCheckedLayer, slots.subspan(static_cast<size_t>(batch.first_blended)),
+                 batch.reused_values);
+}
+
+// The rows of a blended part that are computed in the layers behind, counted from its first.
+std::vector<uint32_t> TransformerRunner::ChooseRows(const AttentionSequence& part,
+                                                    const Batch& batch, BlendedTokens& blended) {
+  const ModelConfig& config = weights_.config;
+  const TransformerScratch& s = *scratch_;
+  const int64_t values = QueryWidth(config) + int64_t{config.kv_heads} * config.head_dim;
+  const float* qkv = s.qkv.as<float>() + part.first_row * s.qkv_width;
+  const int64_t first = part.first_row - batch.first_blended;
+  const ValueDeviation deviation =
+      DeviationOf({batch.reused.row(first), {part.rows, batch.reused.dim(1)}},
+                  {qkv, {part.rows, s.qkv_width}}, values);
+  const bool near = deviation.relative <= blended.deviation_max;
+  std::vector<uint32_t> rows =
+      MostDeviating(deviation.tokens, near ? int64_t{blended.recompute} : part.rows);
+  blended.deviation = deviation.relative;
+  blended.recomputed = static_cast<int32_t>(rows.size());
+  return rows;
+}
+
+// Leaves out the blended rows that deviate least: their KV stays as the pages have it.
+void TransformerRunner::DropRows(const StepArgs& args, Batch& batch) {
+  const size_t others = batch.sequences.size() - batch.blended;
+  const std::vector<AttentionSequence> parts(
+      batch.sequences.begin() + static_cast<std::ptrdiff_t>(others), batch.sequences.end());
+  batch.sequences.resize(others);
+  batch.rows = batch.first_blended;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const size_t first = batch.sequences.size();
+    for (const uint32_t row : ChooseRows(parts[i], batch, *args.sequences[others + i].blended)) {
+      MoveRow(parts[i].first_row + row, batch.rows);
+      const int64_t position = parts[i].position + row;
+      AttentionSequence* run = batch.sequences.size() > first ? &batch.sequences.back() : nullptr;
+      if (run != nullptr && run->position + run->rows == position) {
+        ++run->rows;
+      } else {
+        batch.sequences.push_back(
+            {.first_row = batch.rows, .rows = 1, .position = position, .blocks = parts[i].blocks});
+      }
+      ++batch.rows;
+    }
+  }
+  scratch_->slots.resize(static_cast<size_t>(batch.rows));
+  if (batch.chosen.empty()) return;
+  batch.chosen.resize(batch.chosen.size() - parts.size());
+  batch.chosen.insert(batch.chosen.end(),
+                      batch.sequences.begin() + static_cast<std::ptrdiff_t>(others),
+                      batch.sequences.end());
+}
+
+// Everything that later layers need of a row.
+void TransformerRunner::MoveRow(int64_t from, int64_t to) {
+  if (from == to) return;
+  TransformerScratch& s = *scratch_;
+  const auto move = [&](float* rows, int64_t width) {
+    std::copy_n(rows + from * width, width, rows + to * width);
+  };
+  move(s.residual.as<float>(), weights_.config.hidden);
+  move(s.qkv.as<float>(), s.qkv_width);
+  s.slots[static_cast<size_t>(to)] = s.slots[static_cast<size_t>(from)];
+  for (RotationScratch& rotation : s.rotations) {
+    move(rotation.cosines.as<float>(), rotation.pairs());
+    move(rotation.sines.as<float>(), rotation.pairs());
+  }
+}
+
 // Chooses the pages of the rows that select, and returns what each row of the layer attends to.
 std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& args, int32_t layer,
                                                                const Batch& batch) {
@@ -146,6 +245,7 @@ absl::Status TransformerRunner::Check(const StepArgs& args) const {
                                    .hidden_size = hidden_size(),
                                    .takes_evicted = eviction_attention().has_value(),
                                    .has_mtp = weights_.config.use_mtp,
+                                   .blends = key_rotations().has_value(),
                                    .selects_pages = selects_pages()}));
   const KvLayout& layout = args.kv.layout;
   if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
@@ -200,6 +300,7 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
                               .rows = std::ssize(sequence.tokens),
                               .position = sequence.position - sequence.evicted,
                               .blocks = sequence.blocks};
+  if (sequence.blended != nullptr && batch.blended++ == 0) batch.first_blended = batch.rows;
   batch.sequences.push_back(all);
   batch.rows += all.rows;
   const int64_t kept_row = batch.kept_rows;

@@ -24,6 +24,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   std::optional<EvictionAttention> eviction_attention() const override;
+  std::optional<KeyRotations> key_rotations() const override;
   bool selects_pages() const override;
   int32_t max_step_tokens() const;  // total over the sequences of a step
   size_t scratch_bytes() const;
@@ -54,6 +55,11 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
                      const Batch& batch);
+  void ReadReused(const StepArgs& args, Batch& batch);
+  std::vector<uint32_t> ChooseRows(const AttentionSequence& part, const Batch& batch,
+                                   BlendedTokens& blended);
+  void DropRows(const StepArgs& args, Batch& batch);
+  void MoveRow(int64_t from, int64_t to);
   std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
                                               const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);

@@ -14,12 +14,21 @@ namespace {
 
 constexpr size_t kMostRunning = 16;  // sessions of one call that run at once
 
+void AddBlend(const v1::BlendUsage& from, v1::BlendUsage& to) {
+  to.set_reused_tokens(to.reused_tokens() + from.reused_tokens());
+  to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
+  to.set_fallback_tokens(to.fallback_tokens() + from.fallback_tokens());
+  to.set_filled_tokens(to.filled_tokens() + from.filled_tokens());
+  to.set_deviation(std::max(to.deviation(), from.deviation()));
+}
+
 void AddUsage(const v1::Usage& from, v1::Usage& to) {
   to.set_prompt_tokens(to.prompt_tokens() + from.prompt_tokens());
   to.set_completion_tokens(to.completion_tokens() + from.completion_tokens());
   to.set_cached_tokens(to.cached_tokens() + from.cached_tokens());
   to.set_recomputed_tokens(to.recomputed_tokens() + from.recomputed_tokens());
   to.set_evicted_tokens(to.evicted_tokens() + from.evicted_tokens());
+  if (from.has_blend()) AddBlend(from.blend(), *to.mutable_blend());
   to.set_decode_evicted_tokens(to.decode_evicted_tokens() + from.decode_evicted_tokens());
   to.set_compactions(to.compactions() + from.compactions());
   to.set_attended_tokens(to.attended_tokens() + from.attended_tokens());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log/log.h"
+#include "kvstore/names/kv_policy.h"
 #include "proto/names.h"
 
 namespace penstock {
@@ -289,6 +290,7 @@ uint32_t WorkerTable::block_tokens() const {
 std::set<std::string> WorkerTable::MethodsOf(const v1::WorkerState& state) {
   std::set<std::string> methods(state.kv_evictions().begin(), state.kv_evictions().end());
   methods.insert(state.kv_selections().begin(), state.kv_selections().end());
+  if (state.kv_blends()) methods.emplace(kBlendName);
   return methods;
 }
 

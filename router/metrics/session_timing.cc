@@ -78,10 +78,21 @@ void SessionTiming::OnFirstTokens(const v1::FirstTokens& first, bool again, Time
   cached_tokens_ = first.cached_tokens();
   pinned_tokens_ = first.pinned_tokens();
   evicted_tokens_ = first.evicted_tokens();
+  if (first.has_blend()) blend_ = first.blend();
   Put(report_.mutable_queue(), FromMs(first.queue_ms()));
   Put(report_.mutable_prefill(), FromMs(first.prefill_ms()));
   Set(Stage::kQueue, FromMs(first.queue_ms()));
   Set(Stage::kPrefill, FromMs(first.prefill_ms()));
+}
+
+void SessionTiming::ReportBlend(v1::Usage& usage) const {
+  if (!blend_) return;
+  v1::BlendUsage& blend = *usage.mutable_blend();
+  blend.set_reused_tokens(blend_->reused_tokens());
+  blend.set_recomputed_tokens(blend_->recomputed_tokens());
+  blend.set_fallback_tokens(blend_->fallback_tokens());
+  blend.set_filled_tokens(blend_->filled_tokens());
+  blend.set_deviation(blend_->deviation());
 }
 
 void SessionTiming::OnHandoff(const v1::HandoffDone& handoff) {

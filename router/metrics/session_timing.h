@@ -81,6 +81,7 @@ class SessionTiming {
   uint32_t cached_tokens() const { return cached_tokens_; }
   uint32_t pinned_tokens() const { return pinned_tokens_; }
   uint32_t evicted_tokens() const { return evicted_tokens_; }
+  void ReportBlend(v1::Usage& usage) const;  // of a prompt that was blended
   // Those that the last token of a choice attended to, the most of the choices; 0: all.
   uint32_t attended_tokens() const;
   // The time from the first placement to the first token.
@@ -109,6 +110,7 @@ class SessionTiming {
   uint32_t cached_tokens_ = 0;  // reported by the first prefill
   uint32_t pinned_tokens_ = 0;  // granted by the first prefill
   uint32_t evicted_tokens_ = 0;
+  std::optional<v1::BlendResult> blend_;
   std::map<uint32_t, uint32_t> attended_;  // by choice
   uint32_t recomputed_tokens_ = 0;
   uint32_t accepted_guesses_ = 0;

@@ -133,9 +133,16 @@ std::string UsageJson(const v1::Usage& usage) {
   if (usage.attended_tokens() > 0) {
     attended = fmt::format(R"(,"attended_tokens":{})", usage.attended_tokens());
   }
-  std::string evicted;
+  std::string policy;  // what kv_policy did to the prompt
   if (usage.evicted_tokens() > 0) {
-    evicted = fmt::format(R"(,"evicted_tokens":{})", usage.evicted_tokens());
+    policy = fmt::format(R"(,"evicted_tokens":{})", usage.evicted_tokens());
+  }
+  if (usage.has_blend()) {
+    const v1::BlendUsage& blend = usage.blend();
+    policy += fmt::format(
+        R"(,"reused_tokens":{},"recomputed_tokens":{},"fallback_tokens":{},"filled_tokens":{})",
+        blend.reused_tokens(), blend.recomputed_tokens(), blend.fallback_tokens(),
+        blend.filled_tokens());
   }
   std::string compacted;
   if (usage.compactions() > 0) {
@@ -147,7 +154,7 @@ std::string UsageJson(const v1::Usage& usage) {
                      R"("completion_tokens_details":{{"reasoning_tokens":{}{}{}{}}}}})",
                      usage.prompt_tokens(), usage.completion_tokens(),
                      usage.prompt_tokens() + usage.completion_tokens(), usage.cached_tokens(),
-                     evicted, usage.reasoning_tokens(), compacted, attended, drafts);
+                     policy, usage.reasoning_tokens(), compacted, attended, drafts);
 }
 
 AnswerWriter::AnswerWriter(AnswerStyle style)

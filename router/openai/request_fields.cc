@@ -43,6 +43,8 @@ constexpr std::array kFields = {
     RequestField{"background_options", kIgnored, kIgnored, kIgnored, "[]", "of background"},
     RequestField{"bad_words", kRefused, kRefused, kRefused, kEmpty},
     RequestField{"best_of", kDone, kDone, kRefused, kOne, kNotResponses},
+    RequestField{"blend_parts", kDone, kDone, kDone},
+    RequestField{"blend_separator", kDone, kDone, kDone},
     RequestField{"bootstrap_host", kRefused, kRefused, kRefused, "[]", kInternal},
     RequestField{"bootstrap_port", kRefused, kRefused, kRefused, "[]", kInternal},
     RequestField{"bootstrap_room", kRefused, kRefused, kRefused, "[]", kInternal},

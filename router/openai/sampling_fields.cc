@@ -128,6 +128,22 @@ void ReadKvPolicy(FieldReader& reader, v1::GenerateRequest& generate) {
   generate.set_kv_policy(*policy);
 }
 
+void ReadBlend(FieldReader& reader, v1::GenerateRequest& generate) {
+  if (const std::string* separator = reader.String("blend_separator")) {
+    if (separator->empty()) {
+      return reader.Note(BadField("blend_separator", "is empty; it must have 1 to 64 bytes"));
+    }
+    generate.set_blend_separator(*separator);
+  }
+  const Json* parts = reader.Array("blend_parts");
+  if (parts == nullptr) return;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const auto part = IntegerOf(fmt::format("blend_parts[{}]", i), (*parts)[i], 0, UINT32_MAX);
+    if (!part.ok()) return reader.Note(part.status());
+    generate.add_blend_parts(static_cast<uint32_t>(*part));
+  }
+}
+
 void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
   if (const std::string* key = reader.String("prompt_cache_key")) {
     if (key->size() > kMaxSaltBytes) {
@@ -153,6 +169,7 @@ void ReadSharedFields(FieldReader& reader, v1::GenerateRequest& generate) {
   ReadLogitBias(reader, *generate.mutable_sampling());
   ReadStop(reader, *generate.mutable_stop());
   ReadKvPolicy(reader, generate);
+  ReadBlend(reader, generate);
   ReadCache(reader, *generate.mutable_cache());
   if (const Json* control = reader.Any("cache_control")) {
     absl::Status read =

@@ -76,9 +76,9 @@ absl::StatusOr<std::vector<PrefixBreakpoint>> FindBreakpoints(const v1::Generate
     }
     // The other chat may exceed the prompt, whose size was checked, by a few tokens.
     ASSIGN_OR_RETURN(
-        const std::vector<uint32_t> ids,
+        const PromptIdsAndParts marked,
         PromptTokens(other, model, static_cast<uint32_t>(prompt.size() + kMarkTokens)));
-    return add(field, breakpoint, Common(prompt, ids));
+    return add(field, breakpoint, Common(prompt, marked.ids));
   };
   const v1::ChatPrompt& chat = request.chat();
   for (int i = 0; i < chat.tools_size(); ++i) {

@@ -1,6 +1,7 @@
 #include "router/request/prompt.h"
 
 #include "base/clock.h"
+#include "kvstore/names/kv_policy.h"
 #include "model/template/chat_template.h"
 #include "router/request/chat_json.h"
 #include "router/request/error_detail.h"
@@ -13,6 +14,7 @@ constexpr int kMaxMessages = 4096;
 constexpr size_t kMaxRoleBytes = 64;
 // Upper bound of the factor by which normalization shortens text (composed characters, spaces).
 constexpr size_t kNormalizationFactor = 4;
+constexpr size_t kSeparatorBytesMax = 64;
 
 // Templates that write any role as it is would show the model a marker that it has never seen.
 absl::Status CheckRole(const std::string& role, int index, const ServedModel& model) {
@@ -47,20 +49,95 @@ absl::StatusOr<std::vector<uint32_t>> CheckedIds(const v1::TokenIds& tokens,
   return std::vector<uint32_t>(tokens.ids().begin(), tokens.ids().end());
 }
 
-absl::StatusOr<std::vector<uint32_t>> EncodePrompt(const v1::GenerateRequest& request,
-                                                   const ServedModel& model, uint32_t max_tokens) {
+// Tokenizes text whose re-usable parts are between separators: each piece by itself, so that a
+// part has the same tokens wherever it is.
+absl::StatusOr<PromptIdsAndParts> EncodePieces(std::string_view text, std::string_view separator,
+                                               const ServedModel& model, EncodeOptions options) {
+  PromptIdsAndParts prompt;
+  size_t pieces = 0;
+  while (true) {
+    const size_t end = text.find(separator);
+    const std::string piece(text.substr(0, end));
+    if (pieces == 0 || !piece.empty()) {  // the first may be special tokens alone
+      ASSIGN_OR_RETURN(const std::vector<uint32_t> ids, model.tokenizer->Encode(piece, options));
+      prompt.ids.insert(prompt.ids.end(), ids.begin(), ids.end());
+    }
+    options.add_special_tokens = false;
+    ++pieces;
+    if (end == std::string_view::npos) break;
+    // Empty parts are none.
+    const auto bound = static_cast<uint32_t>(prompt.ids.size());
+    if (prompt.parts.empty() || prompt.parts.back() < bound) prompt.parts.push_back(bound);
+    text.remove_prefix(end + separator.size());
+  }
+  if (prompt.parts.size() >= 2 && prompt.parts.size() <= kBlendPartsMax + 1) return prompt;
+  return BadField("blend_separator",
+                  "divides the prompt into {} pieces; there must be 1 to {} re-usable parts, each "
+                  "between two separators",
+                  pieces, kBlendPartsMax);
+}
+
+absl::StatusOr<PromptIdsAndParts> EncodeText(const v1::GenerateRequest& request,
+                                             std::string_view text, const ServedModel& model,
+                                             const EncodeOptions& options) {
+  if (!request.blend_separator().empty()) {
+    return EncodePieces(text, request.blend_separator(), model, options);
+  }
+  ASSIGN_OR_RETURN(std::vector<uint32_t> ids, model.tokenizer->Encode(text, options));
+  return PromptIdsAndParts{.ids = std::move(ids), .parts = {}};
+}
+
+// The parts of a prompt that is tokens.
+absl::StatusOr<PromptIdsAndParts> CheckedParts(const v1::GenerateRequest& request,
+                                               std::vector<uint32_t> ids) {
+  PromptIdsAndParts prompt{.ids = std::move(ids),
+                           .parts = {request.blend_parts().begin(), request.blend_parts().end()}};
+  const std::vector<uint32_t>& parts = prompt.parts;
+  if (parts.empty()) return prompt;
+  if (parts.size() < 2 || parts.size() > kBlendPartsMax + 1) {
+    return BadField("blend_parts", "has {} entries; it may have 2 to {}", parts.size(),
+                    kBlendPartsMax + 1);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if ((i == 0 || parts[i - 1] < parts[i]) && parts[i] <= prompt.ids.size()) continue;
+    return BadField(fmt::format("blend_parts[{}]", i),
+                    "is {}; entries must ascend, up to the {} tokens of the prompt", parts[i],
+                    prompt.ids.size());
+  }
+  return prompt;
+}
+
+absl::Status CheckBlendFields(const v1::GenerateRequest& request) {
+  const size_t bytes = request.blend_separator().size();
+  if (bytes > kSeparatorBytesMax) {
+    return BadField("blend_separator", "has {} bytes; it may have 1 to {}", bytes,
+                    kSeparatorBytesMax);
+  }
+  if (bytes > 0 && request.has_tokens()) {
+    return BadField("blend_separator", "is for text and chats; of tokens set blend_parts");
+  }
+  if (request.blend_parts_size() > 0 && !request.has_tokens()) {
+    return BadField("blend_parts", "is for tokens; of text and chats set blend_separator");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PromptIdsAndParts> EncodePrompt(const v1::GenerateRequest& request,
+                                               const ServedModel& model, uint32_t max_tokens) {
   switch (request.prompt_case()) {
     case v1::GenerateRequest::kText:
       if (request.text().empty()) return BadField("text", "is empty; a prompt is needed");
       RETURN_IF_ERROR(CheckTextSize("text", request.text().size(), model, max_tokens));
-      return model.tokenizer->Encode(request.text(), {.add_special_tokens = true});
-    case v1::GenerateRequest::kTokens:
-      return CheckedIds(request.tokens(), model);
+      return EncodeText(request, request.text(), model, {.add_special_tokens = true});
+    case v1::GenerateRequest::kTokens: {
+      ASSIGN_OR_RETURN(std::vector<uint32_t> ids, CheckedIds(request.tokens(), model));
+      return CheckedParts(request, std::move(ids));
+    }
     case v1::GenerateRequest::kChat: {
       ASSIGN_OR_RETURN(const std::string text, RenderChat(request.chat(), model));
       RETURN_IF_ERROR(CheckTextSize("chat", text.size(), model, max_tokens));
-      return model.tokenizer->Encode(text,
-                                     {.add_special_tokens = false, .parse_special_tokens = true});
+      return EncodeText(request, text, model,
+                        {.add_special_tokens = false, .parse_special_tokens = true});
     }
     case v1::GenerateRequest::PROMPT_NOT_SET:
       break;
@@ -98,11 +175,12 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
   return text;
 }
 
-absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
-                                                   const ServedModel& model, uint32_t max_tokens) {
-  ASSIGN_OR_RETURN(std::vector<uint32_t> tokens, EncodePrompt(request, model, max_tokens));
-  if (tokens.empty()) return InvalidArgument("the prompt has no tokens; at least 1 is needed");
-  return tokens;
+absl::StatusOr<PromptIdsAndParts> PromptTokens(const v1::GenerateRequest& request,
+                                               const ServedModel& model, uint32_t max_tokens) {
+  RETURN_IF_ERROR(CheckBlendFields(request));
+  ASSIGN_OR_RETURN(PromptIdsAndParts prompt, EncodePrompt(request, model, max_tokens));
+  if (prompt.ids.empty()) return InvalidArgument("the prompt has no tokens; at least 1 is needed");
+  return prompt;
 }
 
 std::string PromptText(const v1::GenerateRequest& request, const ServedModel& model,

@@ -19,11 +19,19 @@ namespace penstock {
 // model has no template.
 absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedModel& model);
 
+// A request's prompt.
+struct PromptIdsAndParts {
+  std::vector<uint32_t> ids;
+  // Of a request with blend_separator or blend_parts: where its re-usable parts begin, and behind
+  // them where the last one ends. Else empty.
+  std::vector<uint32_t> parts;
+};
+
 // The token ids of a request's prompt, whether it is text, tokens or a chat. INVALID_ARGUMENT when
-// there is no prompt, it is empty, a token is outside the vocabulary, or the text has more bytes
-// than any `max_tokens` tokens can have.
-absl::StatusOr<std::vector<uint32_t>> PromptTokens(const v1::GenerateRequest& request,
-                                                   const ServedModel& model, uint32_t max_tokens);
+// there is no prompt, it is empty, a token is outside the vocabulary, the text has more bytes
+// than any `max_tokens` tokens can have, or its re-usable parts are marked wrongly.
+absl::StatusOr<PromptIdsAndParts> PromptTokens(const v1::GenerateRequest& request,
+                                               const ServedModel& model, uint32_t max_tokens);
 
 // The text of a request's prompt, which is text, or token ids: `tokens`, whose special ones are
 // left out unless the request wants them.

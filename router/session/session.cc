@@ -183,6 +183,7 @@ void Session::OpenAttempt(int number, PlacedPair workers, TimePoint now) {
   *prefill.mutable_pins() = decode.pins();
   prefill.set_tenant_id(decode.tenant_id());
   prefill.set_kv_policy(decode.kv_policy());
+  prefill.mutable_blend_parts()->Assign(request_.blend_parts.begin(), request_.blend_parts.end());
   *prefill.mutable_sampling() = decode.sampling();
   prefill.set_role_epoch(attempt.workers.prefill.role_epoch);
   prefill.set_incarnation(attempt.workers.prefill.life.second);

@@ -68,10 +68,11 @@ struct SessionRequest {
   uint64_t call_ids = 0;        // for the ids of tool calls
   std::string cache_salt;       // the partition of the prefix cache that it may hit
   std::vector<PrefixBreakpoint> breakpoints;
-  std::string tenant_id;         // a digest of the tenant, for the quota of its pins
-  std::string kv_policy;         // see kvstore/names/kv_policy.h; empty: exact
-  Duration first_token_limit{};  // from `received`; 0: no limit
-  std::string tenant;            // for fair queueing; empty: no tenants are configured
+  std::string tenant_id;              // a digest of the tenant, for the quota of its pins
+  std::string kv_policy;              // see kvstore/names/kv_policy.h; empty: exact
+  std::vector<uint32_t> blend_parts;  // as in PrefillRequest
+  Duration first_token_limit{};       // from `received`; 0: no limit
+  std::string tenant;                 // for fair queueing; empty: no tenants are configured
   int32_t priority = 0;
   TimePoint received;
 };

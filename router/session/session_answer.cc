@@ -177,6 +177,7 @@ void Session::ReportPrompt(v1::Usage& usage) const {
   usage.set_cached_tokens(timing_.cached_tokens());
   usage.set_pinned_tokens(timing_.pinned_tokens());
   usage.set_evicted_tokens(timing_.evicted_tokens());
+  timing_.ReportBlend(usage);
 }
 
 // What the answer's choices had evicted while they were decoded: the schedule depends on their

@@ -58,6 +58,12 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   const std::string supported =
       offered->empty() ? "exact only" : fmt::format("{}", fmt::join(*offered, ", "));
   const bool selects = SelectionOf(policy).has_value();
+  if (BlendOf(policy)) {
+    return BadField("kv_policy",
+                    "is {}; no pair of workers supports it; supported: {}; start prefill and "
+                    "decode workers with --kv_blend_deviation=0.25, or use exact",
+                    policy, supported);
+  }
   if (selects || EvictionOf(policy)) {
     return BadField("kv_policy",
                     "is {}; no pair of workers supports it; supported: {}; start prefill and "
@@ -68,6 +74,39 @@ absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
                   "is {}; no pair of workers supports it; supported: {}; start prefill and decode "
                   "workers with --lossy_kv={} (cgx also needs `penstock calibrate`), or use exact",
                   policy, supported, policy);
+}
+
+// What a blend cannot be combined with, and parts without a blend.
+absl::Status CheckBlend(const v1::GenerateRequest& request, const std::string& kv_policy,
+                        const std::vector<uint32_t>& parts, const AnswerSpec& answer) {
+  const std::string marks = request.blend_separator().empty() ? "blend_parts" : "blend_separator";
+  if (!BlendOf(kv_policy)) {
+    if (parts.empty()) return absl::OkStatus();
+    return BadField(marks, "is set, and kv_policy is {}; it needs blend:PERCENT",
+                    KvPolicyName(kv_policy));
+  }
+  if (parts.empty()) {
+    return BadField("kv_policy",
+                    "is {}, which needs re-usable parts: set blend_separator for text and chats, "
+                    "or blend_parts for tokens",
+                    kv_policy);
+  }
+  if (answer.scores_prompt()) {
+    return BadField("kv_policy",
+                    "is {}, which cannot be combined with log-probabilities of the prompt",
+                    kv_policy);
+  }
+  if (answer.embedding) {
+    return BadField("kv_policy", "is {}, which cannot be combined with embeddings", kv_policy);
+  }
+  return absl::OkStatus();
+}
+
+// A blended prompt's blocks are in no cache, so there is nothing to keep.
+absl::Status CheckUnpinned(const std::vector<PrefixBreakpoint>& breakpoints,
+                           const std::string& kv_policy) {
+  if (breakpoints.empty() || !BlendOf(kv_policy)) return absl::OkStatus();
+  return BadField("kv_policy", "is {}, which cannot be combined with cache breakpoints", kv_policy);
 }
 
 bool EvictsAnswer(const std::string& kv_policy) {
@@ -87,6 +126,11 @@ PromptIds NamePrompt(const SessionRequest& request, const BlockSpace& space) {
     return HashBlocks(root, request.prompt, static_cast<int32_t>(space.block_tokens));
   };
   PromptIds named{.ids = name("")};
+  // Behind the first part the KV is not exact, so no worker has it under these names.
+  if (request.blend_parts.size() > 1) {
+    const size_t exact = request.blend_parts[1] / space.block_tokens;
+    if (named.ids.size() > exact) named.ids.resize(exact);
+  }
   if (!KeepsPromptExact(request.kv_policy))
     named.decode_ids = name(ProvenanceOf(request.kv_policy));
   return named;
@@ -100,7 +144,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
                                       !request.answer.scores_prompt() && !request.answer.embedding;
   const auto prompt_tokens = static_cast<uint32_t>(request.prompt.size());
   const auto eviction = EvictionOf(request.kv_policy);
-  const bool has_method = eviction || SelectionOf(request.kv_policy);
+  const bool has_method = eviction || SelectionOf(request.kv_policy) || BlendOf(request.kv_policy);
   PlacementNeed need{
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
@@ -133,8 +177,9 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   ASSIGN_OR_RETURN(AnswerSpec answer, ValidateAnswer(args.request, limits, args.random));
   auto stops = StopMatcher::Create(answer.stop, answer.include_stop_in_output);
   if (!stops.ok()) return Annotate(stops.status(), "stop.stop");
-  ASSIGN_OR_RETURN(std::vector<uint32_t> prompt,
+  ASSIGN_OR_RETURN(PromptIdsAndParts encoded,
                    PromptTokens(args.request, args.model, args.max_model_len));
+  std::vector<uint32_t>& prompt = encoded.ids;
   RETURN_IF_ERROR(TakeEmbedding(args.request, args.model, answer));
   RETURN_IF_ERROR(ShapeAnswer(args.request, args.model, prompt, answer));
   ASSIGN_OR_RETURN(std::vector<PrefixBreakpoint> breakpoints,
@@ -161,6 +206,8 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
   if (answer.sampling.has_beams() && EvictsAnswer(kv_policy)) {
     return BadField("kv_policy", "is {}, which cannot be combined with a beam search", kv_policy);
   }
+  RETURN_IF_ERROR(CheckUnpinned(breakpoints, kv_policy));
+  RETURN_IF_ERROR(CheckBlend(args.request, kv_policy, encoded.parts, answer));
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{
       .session = {.request_id = id.empty() ? fmt::format("req-{:016x}", args.random) : id,
@@ -174,6 +221,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
                   .breakpoints = std::move(breakpoints),
                   .tenant_id = TenantId(args.caller),
                   .kv_policy = std::move(kv_policy),
+                  .blend_parts = std::move(encoded.parts),
                   .first_token_limit = limit,
                   .tenant = args.caller.tenant == nullptr ? "" : args.caller.tenant->name(),
                   .priority = args.request.priority(),

@@ -38,6 +38,30 @@ TEST(PrefillSchedulerTest, EveryPromptIsComputedOnceAndInOrder) {
   EXPECT_EQ(done, tokens);
 }
 
+TEST(PrefillSchedulerTest, UndividedRangesAreInOneChunk) {
+  std::mt19937 random(8);
+  using Range = PrefillScheduler::Prompt::Range;
+  const std::vector<Range> ranges = {{100, 400}, {400, 650}, {700, 701}, {900, 1400}};
+  PrefillScheduler scheduler;
+  scheduler.Add({.id = 1, .tokens = 1500, .arrival = At(seconds(0)), .undivided = ranges});
+  scheduler.Add({.id = 2, .tokens = 700, .arrival = At(seconds(1))});
+  std::map<uint64_t, int32_t> done;
+  while (scheduler.size() > 0) {
+    // A step may be too short for a range; then the other prompt, if any, has it.
+    const int32_t budget = random() % 2 == 0 ? 512 : static_cast<int32_t>(1 + random() % 511);
+    for (const PrefillChunk& chunk : scheduler.Next(budget, Always)) {
+      EXPECT_EQ(chunk.begin, done[chunk.prompt]);
+      EXPECT_LE(chunk.tokens, budget);
+      const int32_t end = done[chunk.prompt] += chunk.tokens;
+      for (const Range& range : ranges) {
+        EXPECT_FALSE(chunk.prompt == 1 && range.begin < end && end < range.end) << end;
+      }
+    }
+  }
+  EXPECT_EQ(done[1], 1500);
+  EXPECT_EQ(done[2], 700);
+}
+
 // Others use what scored prompts leave of a step.
 TEST(PrefillSchedulerTest, ScoredPromptsShareASmallPartOfAStep) {
   PrefillScheduler scheduler;

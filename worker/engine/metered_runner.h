@@ -37,6 +37,7 @@ class MeteredRunner final : public ModelRunner {
   std::optional<EvictionAttention> eviction_attention() const override {
     return runner_.eviction_attention();
   }
+  std::optional<KeyRotations> key_rotations() const override { return runner_.key_rotations(); }
   bool selects_pages() const override { return runner_.selects_pages(); }
   absl::Status Step(const StepArgs& args) override;
   // Counts guesses (StepArgs) of past steps that were right.

@@ -26,6 +26,10 @@ int64_t BlocksOf(const Request& request, const TokenLimits& limits) {
     return layout.BlocksFor(EvictionOf(request.kv_policy())->HeldMax(prompt, tokens)) +
            layout.BlocksFor(prompt);
   }
+  // It also holds the parts of a prompt that it blends, each behind the leading tokens.
+  if (std::is_same_v<Request, v1::PrefillRequest> && BlendOf(request.kv_policy())) {
+    return 2 * layout.BlocksFor(tokens) + kBlendPartsMax;
+  }
   return layout.BlocksAtOnce(int64_t{tokens} - evicted, limits.chunk_tokens);
 }
 

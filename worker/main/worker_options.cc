@@ -119,6 +119,7 @@ absl::StatusOr<WorkerRuntimeOptions> RuntimeOptionsOf(v1::WorkerState::Role firs
       .lossy_kv = config.lossy_kv(),
       .kv_eviction = config.kv_eviction(),
       .kv_selection = config.kv_selection(),
+      .kv_blend_deviation = config.kv_blend_deviation(),
       .chunk_tokens = config.chunk_tokens(),
       .max_batch = config.max_batch(),
       .nccl_library = config.nccl_library(),

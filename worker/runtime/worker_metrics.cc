@@ -81,6 +81,17 @@ struct WorkerMetrics {
                                   "where they did not attend to all.")),
         selectable(registry.Counter("penstock_kv_selectable_tokens_total",
                                     "All tokens that those were selected from.")),
+        blend_reused(registry.Counter("penstock_kv_blend_reused_tokens_total",
+                                      "Prompt tokens whose KV was re-used at another position, or "
+                                      "behind other tokens, as kv_policy said.")),
+        blend_recomputed(registry.Counter("penstock_kv_blend_recomputed_tokens_total",
+                                          "Those of them that were computed again.")),
+        blend_fallback(registry.Counter(
+            "penstock_kv_blend_fallback_tokens_total",
+            "Those of them in parts that were computed in full, since they deviated too far.")),
+        blend_filled(registry.Counter("penstock_kv_blend_filled_tokens_total",
+                                      "Tokens that were computed to have the KV of re-usable parts "
+                                      "of prompts, since it was not cached.")),
         ngram(Guesses(registry, "ngram")),
         draft_model(Guesses(registry, "model")),
         mtp(Guesses(registry, "mtp")),
@@ -125,6 +136,13 @@ struct WorkerMetrics {
     compactions.Increment(static_cast<double>(state.compactions()) - compactions.Value());
     selected.Increment(static_cast<double>(state.selected_tokens()) - selected.Value());
     selectable.Increment(static_cast<double>(state.selectable_tokens()) - selectable.Value());
+    const auto show = [](prometheus::Counter& counter, uint64_t now) {
+      counter.Increment(static_cast<double>(now) - counter.Value());
+    };
+    show(blend_reused, state.blend_reused_tokens());
+    show(blend_recomputed, state.blend_recomputed_tokens());
+    show(blend_fallback, state.blend_fallback_tokens());
+    show(blend_filled, state.blend_filled_tokens());
     draft_model.Show(state.draft_model_tokens(), state.draft_model_tokens_accepted());
     mtp.Show(state.mtp_tokens(), state.mtp_tokens_accepted());
     ngram.Show(state.draft_tokens() - state.draft_model_tokens() - state.mtp_tokens(),
@@ -166,6 +184,10 @@ struct WorkerMetrics {
   prometheus::Counter& compactions;
   prometheus::Counter& selected;
   prometheus::Counter& selectable;
+  prometheus::Counter& blend_reused;
+  prometheus::Counter& blend_recomputed;
+  prometheus::Counter& blend_fallback;
+  prometheus::Counter& blend_filled;
   GuessCounters ngram;
   GuessCounters draft_model;
   GuessCounters mtp;

@@ -56,6 +56,10 @@ absl::Status WorkerRuntime::OpenParts() {
                                       .step_tokens = options_.chunk_tokens}));
   ASSIGN_OR_RETURN(selections_,
                    KvSelections::Open(options_.kv_selection, host_->runner->selects_pages()));
+  ASSIGN_OR_RETURN(blends_, KvBlends::Open(options_.kv_blend_deviation,
+                                           {.runner = host_->runner->key_rotations().has_value(),
+                                            .step_tokens = options_.chunk_tokens,
+                                            .cache = cache_->keeps_blocks()}));
   OpenReceiver();
   RETURN_IF_ERROR(OpenWire());
   RETURN_IF_ERROR(StartSender());

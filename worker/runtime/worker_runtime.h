@@ -25,6 +25,7 @@
 #include "worker/grammar/grammar_host.h"
 #include "worker/handoff/handoff_client.h"
 #include "worker/handoff/handoff_service.h"
+#include "worker/handoff/kv_blends.h"
 #include "worker/handoff/kv_evictions.h"
 #include "worker/handoff/kv_selections.h"
 #include "worker/handoff/lossy_kv.h"
@@ -63,6 +64,7 @@ class WorkerRuntime {
   const LossyKv& lossy() const { return *lossy_; }
   const KvEvictions& evictions() const { return evictions_; }
   const KvSelections& selections() const { return selections_; }
+  const KvBlends& blends() const { return blends_; }
   KvReceiver& receiver() { return *receiver_; }
   KvSender& sender() { return *sender_; }
   HandoffClient& handoffs() { return *handoffs_; }           // control streams of `sender`
@@ -142,6 +144,7 @@ class WorkerRuntime {
   std::unique_ptr<LossyKv> lossy_;
   KvEvictions evictions_;
   KvSelections selections_;
+  KvBlends blends_;
   GpuSlabMemories gpu_outgoing_, gpu_incoming_;  // null: the CPU works on slabs
   std::unique_ptr<KvReceiver> receiver_;
   std::unique_ptr<TieredStore> tiers_;

@@ -40,6 +40,7 @@ v1::WorkerState WorkerRuntime::State() const {
   lossy_->Describe(&state);
   evictions_.Describe(&state);
   selections_.Describe(&state);
+  blends_.Describe(&state);
   DescribeTiers(&state);
   switch_->Describe(&state);
   return state;

@@ -51,6 +51,7 @@ struct WorkerRuntimeOptions {
   std::string lossy_kv;               // see LossyKv
   std::string kv_eviction;            // see KvEvictions
   std::string kv_selection;           // see KvSelections
+  double kv_blend_deviation = 0;      // see KvBlends
   uint32_t chunk_tokens = 512;        // of a prompt in one step
   uint32_t max_batch = 64;            // sequences decoded in one step
   std::string nccl_library;

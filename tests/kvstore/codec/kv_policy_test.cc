@@ -197,6 +197,28 @@ TEST(KvPolicyTest, ParsesWhatAWorkerAllows) {
   }
 }
 
+TEST(KvPolicyTest, ABlendHasAPercentage) {
+  EXPECT_EQ(*ParseKvPolicy("blend:15"), "blend:15");
+  EXPECT_EQ(BlendOf("blend:15")->percent, 15u);
+  EXPECT_EQ(BlendOf("blend:100")->percent, 100u);
+  EXPECT_EQ(BlendOf("quest:64"), std::nullopt);
+  for (const char* wrong :
+       {"blend", "blend:", "blend:0", "blend:101", "blend:015", "blend:1.5", "blend:15+16"}) {
+    EXPECT_EQ(BlendOf(wrong), std::nullopt) << wrong;
+    EXPECT_TRUE(absl::IsInvalidArgument(ParseKvPolicy(wrong).status())) << wrong;
+  }
+  EXPECT_THAT(KvMethodsOf("blend:15"), ElementsAre("blend"));
+  EXPECT_THAT(LossyCodecsOf("blend:15"), IsEmpty());
+  EXPECT_FALSE(KeepsPromptExact("blend:100"));
+  EXPECT_TRUE(Permits("blend:15", "blend:20"));
+  EXPECT_FALSE(Permits("blend:15", "blend:14"));
+  EXPECT_FALSE(Permits("snapkv:64", "blend:20"));
+  // Rounded up, so that something is computed.
+  EXPECT_EQ(KvBlend{.percent = 15}.Recomputed(400), 60u);
+  EXPECT_EQ(KvBlend{.percent = 15}.Recomputed(1), 1u);
+  EXPECT_EQ(KvBlend{.percent = 100}.Recomputed(7), 7u);
+}
+
 // KV of one policy is never found under another, and exact KV has no policy.
 TEST(KvPolicyTest, EveryPolicyHasAProvenanceOfItsOwn) {
   EXPECT_EQ(ProvenanceOf(""), "");
@@ -208,6 +230,7 @@ TEST(KvPolicyTest, EveryPolicyHasAProvenanceOfItsOwn) {
   policies.push_back("snapkv:64");
   policies.push_back("snapkv:65");
   policies.push_back("tova:64");
+  policies.push_back("blend:15");
   for (const std::string& policy : policies) {
     roots.insert(RootBlockId({.model_fingerprint = 1,
                               .kv_format = "bf16",

@@ -17,10 +17,14 @@ using ::testing::HasSubstr;
 
 class PromptTest : public ::testing::Test {
  protected:
-  absl::StatusOr<std::vector<uint32_t>> Tokens(const std::string& text) {
+  absl::StatusOr<PromptIdsAndParts> Prompt(const std::string& text) {
     v1::GenerateRequest request;
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
     return PromptTokens(request, model_, model_.max_model_len);
+  }
+  absl::StatusOr<std::vector<uint32_t>> Tokens(const std::string& text) {
+    ASSIGN_OR_RETURN(PromptIdsAndParts prompt, Prompt(text));
+    return std::move(prompt.ids);
   }
   std::string Refusal(const std::string& text) {
     const absl::Status status = Tokens(text).status();
@@ -49,6 +53,33 @@ TEST_F(PromptTest, RendersAChat) {
   EXPECT_EQ(tokens->front(), kTestImStart);
 }
 
+TEST_F(PromptTest, SeparatorsMarkParts) {
+  const auto prompt = Prompt("text: 'read##one##two##?' blend_separator: '##'");
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->ids, *Tokens("text: 'readonetwo?'")) << "separators are removed";
+  EXPECT_THAT(prompt->parts, ElementsAre(4, 7, 10));
+  // Without leading tokens, with an empty part, and with the last part at the end.
+  const auto others = Prompt("text: '##one####two##' blend_separator: '##'");
+  ASSERT_TRUE(others.ok()) << others.status();
+  EXPECT_THAT(others->parts, ElementsAre(0, 3, 6));
+  EXPECT_THAT(Prompt("text: 'no part' ")->parts, ::testing::IsEmpty());
+  EXPECT_THAT(Refusal("text: 'a##b' blend_separator: '##'"),
+              HasSubstr("blend_separator divides the prompt into 2 pieces; there must be 1 to 64"));
+}
+
+TEST_F(PromptTest, BoundsMarkPartsOfTokens) {
+  const auto prompt = Prompt("tokens { ids: 5 ids: 6 ids: 7 } blend_parts: [1, 2, 3]");
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_THAT(prompt->parts, ElementsAre(1, 2, 3));
+  EXPECT_THAT(Refusal("tokens { ids: 5 ids: 6 } blend_parts: 1"),
+              HasSubstr("blend_parts has 1 entries; it may have 2 to 65"));
+  EXPECT_THAT(Refusal("tokens { ids: 5 ids: 6 } blend_parts: [1, 3]"),
+              HasSubstr("blend_parts[1] is 3; entries must ascend, up to the 2 tokens"));
+  EXPECT_THAT(Refusal("text: 'a' blend_parts: [0, 1]"), HasSubstr("blend_parts is for tokens"));
+  EXPECT_THAT(Refusal("tokens { ids: 5 } blend_separator: '#'"),
+              HasSubstr("blend_separator is for text and chats"));
+}
+
 class BreakpointTest : public PromptTest {
  protected:
   absl::StatusOr<std::vector<PrefixBreakpoint>> Find(const std::string& text) {
@@ -56,7 +87,7 @@ class BreakpointTest : public PromptTest {
     EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &request)) << text;
     const auto tokens = PromptTokens(request, model_, model_.max_model_len);
     EXPECT_TRUE(tokens.ok()) << tokens.status();
-    return FindBreakpoints(request, model_, *tokens);
+    return FindBreakpoints(request, model_, tokens->ids);
   }
 };
 
