@@ -20,8 +20,8 @@ struct CheckedRunner {
 // those of `config` differ, and caps are so low that they change the logits.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 
-// Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a row's softmax, so that
-// a runner which leaves them out is found out.
+// Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a
+// row's softmax, so that a runner which leaves them out is found out.
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms = {});
 
 // The RMS of the difference divided by the RMS of `want`.

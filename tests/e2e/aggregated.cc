@@ -1,7 +1,7 @@
-// penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS: reads prompts, a line of token
-// ids each, and prints for each the ids of an answer of TOKENS, drawn at temperature 1 with the
-// line's number, from 0 on, as seed, as one process gives it: what a disaggregated run has to
-// match.
+// penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS: reads prompts, a line
+// of token ids each, and prints for each the ids of an answer of TOKENS, drawn at temperature 1
+// with the line's number, from 0 on, as seed, as one process gives it: what a disaggregated run has
+// to match.
 
 #include <cstdio>
 #include <iostream>
@@ -11,13 +11,15 @@
 #include "tests/e2e/local_generator.h"
 
 int main(int argc, char** argv) {
-  if (argc != 6) {
-    std::fprintf(stderr,
-                 "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS\n");
+  if (argc != 7) {
+    std::fprintf(
+        stderr,
+        "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS\n");
     return 64;
   }
   penstock::LocalGenerator generator({.model = argv[1],
                                       .kv_memory = "256MiB",
+                                      .weights = argv[6],
                                       .step_tokens = std::stoi(argv[4]),
                                       .device = argv[2],
                                       .gpu_memory_utilization = std::stod(argv[3])});

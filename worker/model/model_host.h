@@ -41,7 +41,7 @@ struct ModelHost {
 
   std::string name;              // of the checkpoint's folder
   Weights weights;               // empty where they are on a GPU
-  std::string weights_form;      // Weights::FormName
+  std::string weights_form;      // Weights::FormName, on a GPU MatricesName
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
   ModelStart start;
   std::string arithmetic;  // what computes, where that changes bits

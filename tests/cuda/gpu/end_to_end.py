@@ -2,7 +2,8 @@
 """A model of random weights served by a prefill and a decode worker that share a GPU: whether every
 answer is what one process gives, and TTFT, TPOT and how much of the KV's way compute hides.
 
-    PENSTOCK_BIN_DIR=... PENSTOCK_SOURCE_DIR=... tests/cuda/gpu/end_to_end.py [--shape NAME] [--json FILE]
+    PENSTOCK_BIN_DIR=... PENSTOCK_SOURCE_DIR=... tests/cuda/gpu/end_to_end.py [--shape NAME] [--weights FORM]
+        [--json FILE]
 
 Exit 0: all answers are right; 1: not."""
 
@@ -28,6 +29,7 @@ RUNS = {
                        load=dict(requests=64, concurrency=16, prompt=1024, output=128), memory=(0.45, 0.9),
                        decode=dict(streams=[1, 16, 64, 128], output=256), prefill=dict(requests=16, prompt=2000)),
 }
+RUNS["llama-3-8b-quarter"] = RUNS["llama-3-8b"]  # of its layers
 EMULATED_MEMORY = (0.036, 0.036)
 PATIENCE_S = 180
 
@@ -39,8 +41,8 @@ def prompts(run):
 
 
 class EndToEnd:
-    def __init__(self, shape, suffix, folder):
-        self.run, self.suffix, self.folder = RUNS[shape], suffix, pathlib.Path(folder)
+    def __init__(self, shape, weights, suffix, folder):
+        self.run, self.weights, self.suffix, self.folder = RUNS[shape], weights, suffix, pathlib.Path(folder)
         self.memory = EMULATED_MEMORY if suffix else self.run["memory"]
         self.model = self.folder / shape
         print(f"writing a checkpoint of random weights: {shape} ...", flush=True)
@@ -53,7 +55,7 @@ class EndToEnd:
         lines = "".join(" ".join(map(str, ids)) + "\n" for ids in prompts(self.run))
         print("asking one process ...", flush=True)
         result = subprocess.run([BIN / f"penstock-aggregated{self.suffix}", self.model, "cuda:0", str(self.memory[0]),
-                                 str(max(self.run["prompts"])), str(self.run["tokens"])], input=lines, text=True,
+                                 str(max(self.run["prompts"])), str(self.run["tokens"]), self.weights], input=lines, text=True,
                                 capture_output=True, timeout=PATIENCE_S, check=False)
         if result.returncode != 0:
             raise AssertionError(f"one process alone: {result.stderr}")
@@ -62,7 +64,8 @@ class EndToEnd:
     def serve(self):
         print("starting workers ...", flush=True)
         for role, memory in zip(("prefill", "decode"), self.memory):
-            self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw"], f"penstock-{role}{self.suffix}")
+            self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw", f"--weights={self.weights}"],
+                       f"penstock-{role}{self.suffix}")
         endpoints = [f"--workers={server.listen}" for server in self.servers]
         self.start("router", ["--model_name=random", "--http_listen=127.0.0.1:0", *endpoints])
         self.router = self.servers[-1]
@@ -177,13 +180,14 @@ def table(found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--shape", choices=RUNS, default="llama-3-8b")
+    parser.add_argument("--weights", choices=("checkpoint", "int8", "int4"), default="checkpoint", help="in which form workers hold them")
     parser.add_argument("--suffix", default="", help="of the workers' programs: -emulated has no GPU")
     parser.add_argument("--json", type=pathlib.Path, help="a file for what was found")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
-        run = EndToEnd(arguments.shape, arguments.suffix, folder)
+        run = EndToEnd(arguments.shape, arguments.weights, arguments.suffix, folder)
         try:
-            found = {"shape": arguments.shape, **run.measure()}
+            found = {"shape": arguments.shape, "weights": arguments.weights, **run.measure()}
         except AssertionError as error:
             logs = "\n".join(f"{server.name}: {server.log.read_text()[-2000:]}" for server in run.servers)
             sys.exit(f"{error}\n{logs}")

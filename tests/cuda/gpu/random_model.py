@@ -9,6 +9,8 @@ import struct
 SHAPES = {
     "tiny": dict(hidden_size=128, intermediate_size=256, num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
                  head_dim=64, vocab_size=512, max_position_embeddings=512),
+    "llama-3-8b-quarter": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=8, num_attention_heads=32,
+                               num_key_value_heads=8, head_dim=128, vocab_size=32768, max_position_embeddings=8192),
     "llama-3-8b": dict(hidden_size=4096, intermediate_size=14336, num_hidden_layers=32, num_attention_heads=32,
                        num_key_value_heads=8, head_dim=128, vocab_size=128256, max_position_embeddings=8192),
 }
