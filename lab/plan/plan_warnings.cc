@@ -38,8 +38,9 @@ void WarnOfGpus(const PlanRequest& request, const CapacityPlan& plan,
   }
   if (request.weights.form != "bf16") {
     warnings.push_back(
-        fmt::format("workers on GPUs refuse quantised weights ({}), so this plan holds for none "
-                    "yet; use --weights=checkpoint and a 16-bit checkpoint, or --hardware=cpu",
+        fmt::format("GPUs read quantised weights ({}) slower than their bytes, and steps of more "
+                    "than 16 sequences are slower than with 16-bit weights: this plan's decode "
+                    "rates are too high (docs/performance.md has measured ones)",
                     request.weights.form));
   }
 }

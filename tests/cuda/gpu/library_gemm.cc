@@ -319,7 +319,7 @@ void CheckLibraryGemm(int processors, Report& report) {
 void CheckLibraryQuantised(int processors, Report& report) {
   for (const CodeForm& form : AllForms(InputOrder::kNatural)) {
     for (const GemmTile tile : {GemmTile::k64x16, GemmTile::k128x256}) {
-      for (const int rows : {1, 16, 40, 100}) {
+      for (const int rows : {1, 40}) {
         const auto multiply = [&](const Weight& weight, const Bf16* input, int count,
                                   float* output) {
           library::LaunchGemm(tile,
@@ -332,7 +332,7 @@ void CheckLibraryQuantised(int processors, Report& report) {
           return Product{.data = output, .slices = 1, .width = weight.outputs};
         };
         const QuantisedResult result =
-            RunQuantised({.form = form, .rows = rows, .inputs = 4096, .outputs = 1080}, multiply);
+            RunQuantised({.form = form, .rows = rows, .inputs = 4096, .outputs = 280}, multiply);
         report.checks.push_back(
             {NameOf(form) + ", " + std::to_string(rows) + " rows, bits of " + ShapeOf(tile).name,
              result.product == result.of_bf16 ? 0.0 : NAN, 1});

@@ -166,7 +166,7 @@ TEST(Weights, FewerBitsAreReadFasterAndWarnedOfOnGpus) {
   EXPECT_GT(small.decode.blocks, plain.decode.blocks);
   // 4.5 bits of 7.0 and 8.125 of 0.5 billion weights, and the KV of one sequence.
   EXPECT_NEAR(small.steps.front().step_s * 1e3, (3.93 + 0.53 + 0.285) / 4.3 / 0.8, 0.02);
-  EXPECT_THAT(PlanText(request, small), HasSubstr("WARNING: workers on GPUs refuse quantised"));
+  EXPECT_THAT(PlanText(request, small), HasSubstr("WARNING: GPUs read quantised weights"));
   request.hardware.gpu = false;
   EXPECT_THAT(PlanText(request, MakePlan(request).value()), Not(HasSubstr("WARNING")));
   // A 70B model in 4 bits fits one GPU.
