@@ -56,7 +56,7 @@ class BlendModel {
     return absl::OkStatus();
   }
 
-  // What is done to documents that have been computed. The first one is where it was.
+  // How documents that have been computed are re-used. The first one keeps its position.
   enum class Way { kAsTheyAre, kMoved, kBlended };
 
   // The logits behind the last `wanted` tokens of a prompt whose documents have been computed.

@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<Section>> SectionsOf(const MatrixPlan& plan,
   return std::vector<Section>{{.parts = parts, .outputs = plan.outputs, .format = format}};
 }
 
-// Where the matrices are to be that are neither quantised nor rounded.
+// Where 16-bit matrices are to be. Quantised and rounded ones are always in memory.
 enum class Placement { kMemory, kFiles };
 
 class CheckpointFiller final : public Filler {
