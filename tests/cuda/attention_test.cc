@@ -67,8 +67,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Variant{"Bf16Lengths",
                 {.kv = {.kv_heads = 2, .lengths = {1, 31, 32, 33, 533}}, .rows = {1, 1, 1, 1, 1}}},
-        Variant{"Bf16Pages32",
-                {.kv = {.kv_heads = 2, .page = 32, .lengths = {590, 77}}, .rows = {1, 1}}},
+        Variant{"Bf16Pages128",
+                {.kv = {.kv_heads = 2, .page = 128, .lengths = {590, 77}}, .rows = {1, 1}}},
         Variant{"Bf16Window",
                 {.kv = {.lengths = {700, 40, 1100}}, .group = 7, .window = 100, .rows = {1, 1, 1}}},
         Variant{"Bf16Group20", {.kv = {.lengths = {33}}, .group = 20, .rows = {1}}},
