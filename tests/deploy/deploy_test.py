@@ -213,7 +213,7 @@ class Monitoring(unittest.TestCase):
     def test_every_alert_has_a_case_and_a_page_and_is_seen_by_a_real_prometheus(self):
         rules = yaml.safe_load((DEPLOY / "prometheus/rules.yaml").read_text())
         cases = (DEPLOY / "prometheus/rules_test.yaml").read_text()
-        seen = "".join((ROOT / f"tests/e2e/{name}_test.py").read_text() for name in ("alerts", "kv_alerts"))
+        seen = "".join((ROOT / f"tests/e2e/operator/{name}_test.py").read_text() for name in ("alerts", "kv_alerts"))
         alerts = [rule["alert"] for group in rules["groups"] for rule in group["rules"]]
         self.assertEqual(set(alerts) - set(re.findall(r'"(Penstock\w+)"', seen)), set())
         for alert in alerts:

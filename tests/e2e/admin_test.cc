@@ -11,8 +11,8 @@
 #include "lab/fake/certificates.h"
 #include "lab/fake/temp_folder.h"
 #include "proto/admin.grpc.pb.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
 #include "tests/support/wait_until.h"
 

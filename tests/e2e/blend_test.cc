@@ -10,11 +10,12 @@
 #include <thread>
 
 #include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/window_model.h"
 #include "tests/e2e/policy_requests.h"
-#include "tests/e2e/requests.h"
-#include "tests/e2e/window_model.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -240,17 +241,9 @@ TEST_P(BlendFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode_flags = kAllow});
   const Documents documents = InOrder({1, 0, 2}, 300);
   const TestAnswer calm = AskBlended(cluster, documents, "blend:15");
-  WorkerProcess* victim = nullptr;
-  const TestAnswer answer =
-      AskBlended(cluster, documents, "blend:15", [&](const TestAnswer& so_far) {
-        if (victim != nullptr || so_far.tokens[0].size() < 50) return;
-        for (WorkerProcess& worker : cluster.decode()) {
-          const auto state = worker.State();
-          if (state.has_value() && state->running() > 0) victim = &worker;
-        }
-        if (victim != nullptr) victim->process.Signal(GetParam());
-      });
-  ASSERT_NE(victim, nullptr);
+  Disturbance disturbance(cluster, GetParam(), 50);
+  const TestAnswer answer = AskBlended(cluster, documents, "blend:15", std::ref(disturbance));
+  ASSERT_TRUE(disturbance.happened());
   EXPECT_EQ(answer.tokens, calm.tokens);
   EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
 }

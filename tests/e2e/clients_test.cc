@@ -9,8 +9,8 @@
 
 #include "base/status.h"
 #include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/script.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/script.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

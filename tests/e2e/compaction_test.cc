@@ -8,10 +8,11 @@
 #include <signal.h>
 
 #include "kvstore/names/kv_policy.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/policy_requests.h"
-#include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -165,17 +166,10 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
   for (const int prompt : {250, 40}) {
     TestRequest request = Prompt(prompt, local.vocab(), 290, 580);
     request.choices = 2;
-    WorkerProcess* victim = nullptr;
-    const TestAnswer answer = AskFor(cluster, request, policy, [&](const TestAnswer& so_far) {
-      if (victim != nullptr || so_far.tokens[0].size() < 150) return;
-      for (WorkerProcess& worker : cluster.decode()) {
-        const auto state = worker.State();
-        if (state.has_value() && state->running() > 0) victim = &worker;
-      }
-      if (victim != nullptr) victim->process.Signal(signal);
-    });
+    Disturbance disturbance(cluster, signal, 150);
+    const TestAnswer answer = AskFor(cluster, request, policy, std::ref(disturbance));
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-    ASSERT_NE(victim, nullptr);
+    ASSERT_TRUE(disturbance.happened());
     for (uint32_t choice = 0; choice < 2; ++choice) {
       EXPECT_EQ(answer.tokens[choice], Expected(local, request, policy, choice));
     }

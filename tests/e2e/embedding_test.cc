@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <thread>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
-#include "tests/e2e/script.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/cluster/script.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

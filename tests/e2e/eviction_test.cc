@@ -11,10 +11,11 @@
 
 #include "kvstore/names/kv_policy.h"
 #include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/policy_requests.h"
-#include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -161,17 +162,10 @@ TEST_P(EvictedFailoverTest, TheAnswerIsTheUndisturbedOne) {
   TestRequest request = Prompt(250, local.vocab(), 190);
   request.tokens_max = 400;
   request.choices = 2;
-  WorkerProcess* victim = nullptr;
-  const TestAnswer answer = AskFor(cluster, request, "snapkv:72", [&](const TestAnswer& so_far) {
-    if (victim != nullptr || so_far.tokens[0].size() < 50) return;
-    for (WorkerProcess& worker : cluster.decode()) {
-      const auto state = worker.State();
-      if (state.has_value() && state->running() > 0) victim = &worker;
-    }
-    if (victim != nullptr) victim->process.Signal(GetParam());
-  });
+  Disturbance disturbance(cluster, GetParam(), 50);
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:72", std::ref(disturbance));
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  ASSERT_NE(victim, nullptr);
+  ASSERT_TRUE(disturbance.happened());
   for (uint32_t choice = 0; choice < 2; ++choice) {
     EXPECT_EQ(answer.tokens[choice], Expected(local, request, "snapkv:72", choice));
   }

@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "model/tokenizer/tokenizer.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/deep_model.h"
-#include "tests/e2e/expert_model.h"
-#include "tests/e2e/gguf_model.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/grammar_oracle.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/models/deep_model.h"
+#include "tests/e2e/models/expert_model.h"
+#include "tests/e2e/models/gguf_model.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

@@ -11,10 +11,10 @@
 #include <set>
 #include <thread>
 
-#include "tests/e2e/cluster.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/grammar_oracle.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
 #include "tests/support/environment.h"
 #include "tests/support/sanitizers.h"
 #include "tests/support/wait_until.h"

@@ -8,9 +8,9 @@
 #include <future>
 #include <tuple>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 #include "tests/support/wait_until.h"

@@ -8,7 +8,7 @@
 #include "model/sampler/token_constraint.h"
 #include "model/tokenizer/tokenizer.h"
 #include "proto/inference.pb.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/requests.h"
 
 namespace penstock {
 

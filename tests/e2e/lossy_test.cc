@@ -9,9 +9,9 @@
 
 #include "kvstore/names/kv_policy.h"
 #include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

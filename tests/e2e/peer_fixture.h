@@ -15,10 +15,10 @@
 #include "lab/fake/temp_folder.h"
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/decode_session.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/decode_session.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/requests.h"
 
 namespace penstock {
 

@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
+#include "tests/e2e/cluster/cluster.h"
 #include "tests/support/environment.h"
 
 namespace penstock {

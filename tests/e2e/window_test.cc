@@ -2,18 +2,14 @@
 // window only, in pools that have no room for more, and every token is that of one process which
 // keeps all.
 
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <atomic>
-#include <thread>
-
-#include "lab/fake/temp_folder.h"
-#include "tests/e2e/cluster.h"
-#include "tests/e2e/local_generator.h"
-#include "tests/e2e/requests.h"
-#include "tests/e2e/window_model.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/model_fixture.h"
+#include "tests/e2e/models/window_model.h"
 
 namespace penstock {
 namespace {
@@ -25,34 +21,11 @@ constexpr uint64_t kTokenBytes = 5 * 2 * 64 * 2 * 2;  // layers, KV heads, head,
 // A pool of `blocks` blocks, of 40 KiB each.
 std::string Pool(int blocks) { return fmt::format("--kv_memory={}KiB", blocks * 40); }
 
-class WindowTest : public ::testing::Test {
+class WindowTest : public ModelTest {
  protected:
   void Make(int32_t window) {
-    WriteWindowModel(folder_.path(), window);
-    local_ = std::make_unique<LocalGenerator>(ModelHost::Options{
-        .model = folder_.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 8192});
-  }
-
-  // Prompts without an end of their own, so that answers have the length that a test needs.
-  TestRequest Prompt(int tokens, int answer, uint32_t seed) {
-    TestRequest request = MakeRequest(tokens, local_->vocab(), seed, answer);
-    request.sampling.stop_token_ids.clear();
-    return request;
-  }
-
-  static TestAnswer AskOne(Cluster& cluster, const TestRequest& request,
-                           const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
-    Deadline context(std::chrono::minutes(4));
-    return Ask(cluster.client(), ToProto(request), context, on_tokens);
-  }
-
-  void Expect(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
-    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-    for (uint32_t choice = 0; choice < answer.tokens.size(); ++choice) {
-      EXPECT_EQ(answer.tokens[choice],
-                local_->Generate(request.prompt, request.sampling, request.tokens_max, choice))
-          << "choice " << choice << " of " << request.prompt.size() << " prompt tokens";
-    }
+    WriteWindowModel(folder(), window);
+    Load();
   }
 
   TestAnswer Check(Cluster& cluster, const TestRequest& request) {
@@ -60,25 +33,6 @@ class WindowTest : public ::testing::Test {
     Expect(cluster, request, answer);
     return answer;
   }
-
-  void CheckAtOnce(Cluster& cluster, const std::vector<TestRequest>& requests, int clients) {
-    std::vector<TestAnswer> answers(requests.size());
-    std::atomic<size_t> next{0};
-    std::vector<std::thread> threads;
-    for (int i = 0; i < clients; ++i) {
-      threads.emplace_back([&] {
-        for (size_t r = next++; r < requests.size(); r = next++) {
-          answers[r] = AskOne(cluster, requests[r]);
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
-    for (size_t r = 0; r < requests.size(); ++r) Expect(cluster, requests[r], answers[r]);
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
-  }
-
-  TempFolder folder_;
-  std::unique_ptr<LocalGenerator> local_;
 };
 
 // The window has 63 blocks. The pools have less than 1.1 times as many, and in the prefill worker
@@ -87,11 +41,11 @@ TEST_F(WindowTest, SixThousandTokensHoldOneWindow) {
   Make(1000);
   for (const std::vector<std::string>& tiers :
        {std::vector<std::string>{"--dram_memory=0B"}, {"--dram_memory=64MiB"}}) {
-    Cluster cluster({.model = folder_.path(),
+    Cluster cluster({.model = folder(),
                      .prefill_flags = {"--random_chunks", "--chunk_tokens=512", Pool(69 + 32),
                                        tiers.front(), "--wire_codec=raw"},
                      .decode_flags = {Pool(69), tiers.front()}});
-    const TestRequest request = Prompt(4000, 2000, 7);
+    const TestRequest request = LongRequest(4000, 2000, 7);
     const TestAnswer answer = Check(cluster, request);
     EXPECT_EQ(answer.tokens[0].size(), 2000u);
     EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
@@ -104,13 +58,13 @@ TEST_F(WindowTest, SixThousandTokensHoldOneWindow) {
 TEST_F(WindowTest, ManyAtOnceWithSmallPools) {
   Make(200);
   for (const char* dram : {"--dram_memory=0B", "--dram_memory=64MiB"}) {
-    Cluster cluster({.model = folder_.path(),
+    Cluster cluster({.model = folder(),
                      .prefill = 2,
                      .decode = 2,
                      .prefill_flags = {"--random_chunks", "--chunk_tokens=128", Pool(64), dram},
                      .decode_flags = {Pool(70), dram, "--max_batch=5", "--speculation=ngram",
                                       "--max_draft_tokens=6", "--random_drafts"}});
-    std::vector<TestRequest> requests = MakeRequests(36, 1500, local_->vocab(), 21);
+    std::vector<TestRequest> requests = MakeRequests(36, 1500, local().vocab(), 21);
     for (size_t r = 0; r < requests.size(); ++r) {
       TestRequest& request = requests[r];
       request.tokens_max = 30 + static_cast<int>(r * 37 % 400);
@@ -127,7 +81,7 @@ TEST_F(WindowTest, ManyAtOnceWithSmallPools) {
         request.prompt[i] = request.prompt[i - 50];
       }
     }
-    CheckAtOnce(cluster, requests, 12);
+    CheckAtOnce(cluster, requests);
   }
 }
 
@@ -142,12 +96,12 @@ TEST_F(WindowTest, WhatIsCachedChangesNothing) {
   for (const Case& pools : {Case{1000, 1000, "0B"}, {64, 40, "0B"}, {64, 40, "64MiB"}}) {
     const std::string dram = fmt::format("--dram_memory={}", pools.dram);
     for (const char* local : {"0", "400"}) {
-      Cluster cluster({.model = folder_.path(),
+      Cluster cluster({.model = folder(),
                        .prefill_flags = {"--random_chunks", "--chunk_tokens=256",
                                          Pool(pools.prefill_blocks), dram},
                        .decode_flags = {Pool(pools.decode_blocks), dram,
                                         fmt::format("--local_prefill_max_tokens={}", local)}});
-      TestRequest request = Prompt(1100, 60, 31);
+      TestRequest request = LongRequest(1100, 60, 31);
       uint32_t cached = 0;
       for (int turn = 0; turn < 8; ++turn) {
         const TestAnswer answer = Check(cluster, request);
@@ -155,10 +109,10 @@ TEST_F(WindowTest, WhatIsCachedChangesNothing) {
         if (turn % 2 == 0) continue;  // Next, the same again.
         request.prompt.insert(request.prompt.end(), answer.tokens[0].begin(),
                               answer.tokens[0].end());
-        const TestRequest more = Prompt(40 + turn * 70, 60, 32 + static_cast<uint32_t>(turn));
+        const TestRequest more = LongRequest(40 + turn * 70, 60, 32 + static_cast<uint32_t>(turn));
         request.prompt.insert(request.prompt.end(), more.prompt.begin(), more.prompt.end());
       }
-      const TestRequest other = Prompt(900, 40, 50);
+      const TestRequest other = LongRequest(900, 40, 50);
       Check(cluster, other);
       Check(cluster, request);
       if (pools.decode_blocks == 1000) {
@@ -175,24 +129,11 @@ class WindowFailoverTest : public WindowTest, public testing::WithParamInterface
 
 TEST_P(WindowFailoverTest, TheAnswerIsTheUndisturbedOne) {
   Make(256);
-  Cluster cluster({.model = folder_.path(),
+  Cluster cluster({.model = folder(),
                    .decode = 2,
                    .prefill_flags = {"--random_chunks", "--wire_codec=raw"},
                    .decode_flags = {Pool(100), "--wire_codec=raw"}});
-  TestRequest request = Prompt(900, 700, 61);
-  request.choices = 2;
-  WorkerProcess* victim = nullptr;
-  const TestAnswer answer = AskOne(cluster, request, [&](const TestAnswer& so_far) {
-    if (victim != nullptr || so_far.tokens[0].size() < 350) return;
-    for (WorkerProcess& worker : cluster.decode()) {
-      const auto state = worker.State();
-      if (state.has_value() && state->running() > 0) victim = &worker;
-    }
-    if (victim != nullptr) victim->process.Signal(GetParam());
-  });
-  ASSERT_NE(victim, nullptr);
-  Expect(cluster, request, answer);
-  EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
+  const TestAnswer answer = CheckDisturbed(cluster, LongRequest(900, 700, 61), GetParam(), 350);
   if (GetParam() == SIGTERM) {
     EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
   }

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import urllib.request
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e/operator"))
 from certificates import Authority  # noqa: E402
 from link import Link  # noqa: E402
 from operations import BIN, Server, eventually, samples, scrape  # noqa: E402

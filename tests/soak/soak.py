@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "e2e/operator"))
 from clients import Clients, ask  # noqa: E402
 from cluster import UNKNOWN, Cluster  # noqa: E402
 from faults import KINDS, Faults, Refused  # noqa: E402

@@ -10,7 +10,7 @@ import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "e2e")]
+sys.path[:0] = [str(HERE), str(HERE.parent / "e2e/operator")]
 from answers import CANCELLED, COMPLETE, STUCK, UNREADABLE, Answer, Choice  # noqa: E402
 from faults import KINDS  # noqa: E402
 from operations import eventually  # noqa: E402

@@ -18,7 +18,7 @@ import urllib.request
 
 import random_model
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e/operator"))
 from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 
 # GPU memory: of the first process, and of both together. An emulated GPU belongs to one process.

@@ -4,7 +4,7 @@ import json
 import pathlib
 
 ROOT = pathlib.Path(__file__).resolve().parents[3]
-FILES = {"client.py": ROOT / "tests/deploy/cluster/client.py", "load.py": ROOT / "tests/e2e/load.py"}
+FILES = {"client.py": ROOT / "tests/deploy/cluster/client.py", "load.py": ROOT / "tests/e2e/operator/load.py"}
 PLAN = {"clients": 4, "seed": 1, "requests": 12, "stall_s": 60, "connect_s": 5, "pause_s": 0, "salted": False}
 
 

@@ -10,7 +10,7 @@
 #include "lab/fake/temp_folder.h"
 #include "proto/inference.grpc.pb.h"
 #include "proto/worker.pb.h"
-#include "tests/e2e/process.h"
+#include "tests/e2e/cluster/process.h"
 
 namespace penstock {
 

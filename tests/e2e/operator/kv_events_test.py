@@ -216,7 +216,7 @@ class KvEvents(unittest.TestCase):
         for words in [*strangers.garbage(7), *strangers.openings(), hello[:64] + b"\x04\xff" * 3000, hello + b"\x02" + b"\xff" * 9,
                       hello + b"\x00\x05\x01none" * 5000, hello + b"\x04\x07\x04PINGxx" * 20_000]:
             strangers.say(port, words, patience_s=0.02)
-        with subprocess.Popen([sys.executable, ROOT / "tests/e2e/strangers.py", "silent", f"{host}:{port.port}"], stdin=subprocess.PIPE,
+        with subprocess.Popen([sys.executable, ROOT / "tests/e2e/operator/strangers.py", "silent", f"{host}:{port.port}"], stdin=subprocess.PIPE,
                               stdout=subprocess.PIPE, text=True) as crowd:
             self.assertEqual(crowd.stdout.readline(), "begun\n")
             self.ask(tokens("meanwhile", 64))

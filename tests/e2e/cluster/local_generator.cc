@@ -1,4 +1,4 @@
-#include "tests/e2e/local_generator.h"
+#include "tests/e2e/cluster/local_generator.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,4 +1,4 @@
-#include "tests/e2e/deep_model.h"
+#include "tests/e2e/models/deep_model.h"
 
 #include <cstring>
 #include <filesystem>

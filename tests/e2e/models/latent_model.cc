@@ -1,8 +1,8 @@
-#include "tests/e2e/latent_model.h"
+#include "tests/e2e/models/latent_model.h"
 
 #include <fmt/format.h>
 
-#include "tests/e2e/model_writer.h"
+#include "tests/e2e/models/model_writer.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "tests/e2e/process.h"
+#include "tests/e2e/cluster/process.h"
 
 #include <fcntl.h>
 #include <signal.h>

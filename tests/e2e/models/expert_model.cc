@@ -1,8 +1,8 @@
-#include "tests/e2e/expert_model.h"
+#include "tests/e2e/models/expert_model.h"
 
 #include <fmt/format.h>
 
-#include "tests/e2e/model_writer.h"
+#include "tests/e2e/models/model_writer.h"
 
 namespace penstock {
 namespace {

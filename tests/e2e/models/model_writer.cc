@@ -1,4 +1,4 @@
-#include "tests/e2e/model_writer.h"
+#include "tests/e2e/models/model_writer.h"
 
 #include <cmath>
 #include <filesystem>

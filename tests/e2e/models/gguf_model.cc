@@ -1,4 +1,4 @@
-#include "tests/e2e/gguf_model.h"
+#include "tests/e2e/models/gguf_model.h"
 
 #include <algorithm>
 #include <cmath>

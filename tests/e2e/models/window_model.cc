@@ -1,4 +1,4 @@
-#include "tests/e2e/window_model.h"
+#include "tests/e2e/models/window_model.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "tests/e2e/requests.h"
+#include "tests/e2e/cluster/requests.h"
 
 #include <grpcpp/grpcpp.h>
 

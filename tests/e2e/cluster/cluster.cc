@@ -1,4 +1,4 @@
-#include "tests/e2e/cluster.h"
+#include "tests/e2e/cluster/cluster.h"
 
 #include <grpcpp/grpcpp.h>
 #include <signal.h>

@@ -1,4 +1,4 @@
-#include "tests/e2e/script.h"
+#include "tests/e2e/cluster/script.h"
 
 #include <cstdlib>
 #include <iterator>

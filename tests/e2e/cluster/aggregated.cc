@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string>
 
-#include "tests/e2e/local_generator.h"
+#include "tests/e2e/cluster/local_generator.h"
 
 int main(int argc, char** argv) {
   if (argc != 7) {
