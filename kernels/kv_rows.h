@@ -22,9 +22,6 @@ inline bool HoldsHeads(KvDtype dtype, int32_t head_dim) {
   return dtype == KvDtype::kBf16 || (head_dim % 16 == 0 && head_dim <= kQuantisedHeadMax);
 }
 
-// True if the pages store rotated keys; queries must then be rotated too.
-inline bool KeysAreRotated(const KvLayout& layout) { return layout.dtype == KvDtype::kI4r; }
-
 namespace cpu {
 
 // Stores one row of `values` [head_dim], rounded to bf16 and then coded in the page's format. In a
@@ -32,11 +29,12 @@ namespace cpu {
 // so that a broken model cannot look sound.
 void StoreKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values);
 
-// Loads `count` rows of a page into `rows` [count][head_dim]. Rotated keys stay rotated. The result
+// Loads `count` rows of a page into `rows` [count][head_dim]. Rotated rows stay rotated: a product
+// with rotated keys takes rotated queries, and a sum of rotated values is rotated back. The result
 // for a row depends on the bytes of that row only.
 void LoadKvRows(const PagedKv& kv, const KvRowsAt& at, int64_t count, Bf16* rows);
 
-// Applies the rotation of keys (a normalised Hadamard transform, its own inverse) to rows
+// Applies the rotation of pages (a normalised Hadamard transform, its own inverse) to rows
 // [count][head_dim], in place.
 void RotateRows(float* rows, int64_t count, int32_t head_dim);
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 
@@ -13,10 +14,19 @@ namespace penstock {
 
 // The resident format of keys and values in pages. Every format except kBf16 keeps a scale for each
 // head of each token (kv_quant.h). kF8 is e4m3. kI8 and the four-bit planes of kI4r and kK8v4 keep
-// a minimum too. kI4r stores rotated keys.
-enum class KvDtype : uint8_t { kBf16 = 1, kF8 = 2, kI8 = 3, kI4r = 4, kK8v4 = 5 };
+// a minimum too. kI4r stores rotated keys. kK3v3 and kK3v2 store rotated keys and values, as levels
+// of a normal distribution, in as many bits as the name says for each.
+enum class KvDtype : uint8_t {
+  kBf16 = 1,
+  kF8 = 2,
+  kI8 = 3,
+  kI4r = 4,
+  kK8v4 = 5,
+  kK3v3 = 6,
+  kK3v2 = 7
+};
 
-// The name of a format in flags and in BlockNamespace: "bf16", "f8", "i8", "i4r" or "k8v4".
+// The name of a format in flags and in BlockNamespace, such as "bf16" or "k8v4".
 constexpr std::string_view KvDtypeName(KvDtype dtype) {
   switch (dtype) {
     case KvDtype::kBf16:
@@ -29,12 +39,24 @@ constexpr std::string_view KvDtypeName(KvDtype dtype) {
       return "i4r";
     case KvDtype::kK8v4:
       return "k8v4";
+    case KvDtype::kK3v3:
+      return "k3v3";
+    case KvDtype::kK3v2:
+      return "k3v2";
   }
   return "unknown";
 }
 
-inline constexpr KvDtype kKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8, KvDtype::kI8, KvDtype::kI4r,
-                                        KvDtype::kK8v4};
+inline constexpr KvDtype kKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8,   KvDtype::kI8,
+                                        KvDtype::kI4r,  KvDtype::kK8v4, KvDtype::kK3v3,
+                                        KvDtype::kK3v2};
+// Those that kernels of GPUs read and write.
+inline constexpr KvDtype kGpuKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8, KvDtype::kI8,
+                                           KvDtype::kI4r, KvDtype::kK8v4};
+constexpr bool GpusHold(KvDtype dtype) {
+  return std::find(std::begin(kGpuKvDtypes), std::end(kGpuKvDtypes), dtype) !=
+         std::end(kGpuKvDtypes);
+}
 
 constexpr std::optional<KvDtype> KvDtypeOf(std::string_view name) {
   for (const KvDtype dtype : kKvDtypes) {
@@ -44,6 +66,30 @@ constexpr std::optional<KvDtype> KvDtypeOf(std::string_view name) {
 }
 
 enum class KvPlane : uint8_t { kKeys = 0, kValues = 1 };
+
+// The bits of a code, without its share of the scale.
+constexpr int32_t CodeBits(KvDtype dtype, KvPlane plane) {
+  const bool keys = plane == KvPlane::kKeys;
+  switch (dtype) {
+    case KvDtype::kBf16:
+      return 16;
+    case KvDtype::kF8:
+    case KvDtype::kI8:
+      return 8;
+    case KvDtype::kK8v4:
+      return keys ? 8 : 4;
+    case KvDtype::kI4r:
+      return 4;
+    case KvDtype::kK3v3:
+      return 3;
+    case KvDtype::kK3v2:
+      return keys ? 3 : 2;
+  }
+  return 0;
+}
+
+// True for formats of 2 and 3 bits, whose codes are levels (kv_quant.h).
+constexpr bool HasLevels(KvDtype dtype) { return CodeBits(dtype, KvPlane::kValues) < 4; }
 
 // The geometry of a block ("page"). A layer consists of codes [kv_head][K|V][slot][row] and, if the
 // format has scales, scales [kv_head][K|V][slot]. All layers of a block are contiguous, and so is
@@ -67,19 +113,19 @@ struct KvLayout {
   int32_t Planes() const { return HasLatents() ? 1 : 2; }
   int32_t ValueDim() const { return head_dim - latent_rope_dim; }  // of what attention adds up
 
-  bool HasFourBits(KvPlane plane) const {
-    return dtype == KvDtype::kI4r || (dtype == KvDtype::kK8v4 && plane == KvPlane::kValues);
+  // True if the pages store the plane's rows rotated (kv_quant.h).
+  bool IsRotated(KvPlane plane) const {
+    return HasLevels(dtype) || (dtype == KvDtype::kI4r && plane == KvPlane::kKeys);
   }
 
   // All sizes and offsets are in bytes.
   size_t RowBytes(KvPlane plane) const {  // codes of one head of one token
-    const auto dims = static_cast<size_t>(head_dim);
-    if (dtype == KvDtype::kBf16) return dims * sizeof(Bf16);
-    return HasFourBits(plane) ? dims / 2 : dims;
+    return static_cast<size_t>(head_dim) * static_cast<size_t>(CodeBits(dtype, plane)) / 8;
   }
   size_t ScaleBytes() const {  // scale (and minimum) of one row
     if (dtype == KvDtype::kBf16) return 0;
-    return dtype == KvDtype::kF8 ? sizeof(Bf16) : 2 * sizeof(Bf16);
+    const bool scale_only = dtype == KvDtype::kF8 || HasLevels(dtype);
+    return scale_only ? sizeof(Bf16) : 2 * sizeof(Bf16);
   }
   size_t PlaneBytes(KvPlane plane) const {  // codes of one head: [slot][row]
     return static_cast<size_t>(block_tokens) * RowBytes(plane);

@@ -25,6 +25,8 @@ View<const float, 2> ReadValues(const PagedKv& kv, int32_t layer, std::span<cons
                        .slot = slot.slot},
                       1, row.data());
       for (const Bf16 value : row) memory.push_back(ToFloat(value));
+      if (!layout.IsRotated(KvPlane::kValues)) continue;
+      cpu::RotateRows(memory.data() + memory.size() - dims, 1, layout.head_dim);
     }
   }
   return {memory.data(), {std::ssize(slots), width}};

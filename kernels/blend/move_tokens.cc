@@ -60,7 +60,7 @@ void TurnKey(const PagedKv& kv, const KvRowsAt& from, const KvRowsAt& to, const 
   std::transform(loaded.begin(), loaded.end(), row.begin(),
                  [](Bf16 value) { return ToFloat(value); });
   // StoreKvRow applies the transform of the pages' format to what it is given.
-  if (KeysAreRotated(kv.layout)) cpu::RotateRows(row.data(), 1, dims);
+  if (kv.layout.IsRotated(KvPlane::kKeys)) cpu::RotateRows(row.data(), 1, dims);
   ActiveSimd().rope(row.data(), turn.cosines.data(), turn.sines.data(),
                     static_cast<int64_t>(turn.cosines.size()));
   cpu::StoreKvRow(kv, to, row.data());

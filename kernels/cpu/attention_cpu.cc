@@ -177,7 +177,7 @@ void Task::LoadQueries() {
       std::copy_n(args_.queries.row(Row(row)) + Head(row) * head_dim_, head_dim_,
                   gathered + r * head_dim_);
     }
-    if (KeysAreRotated(args_.kv.layout)) {
+    if (args_.kv.layout.IsRotated(KvPlane::kKeys)) {
       cpu::RotateRows(gathered, Rows(block), static_cast<int32_t>(head_dim_));
     }
     simd_.pack_rows(gathered, head_dim_, Rows(block), 0, head_dim_, Queries(block));
@@ -332,6 +332,7 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
 }
 
 void Task::StoreOutput() {
+  const bool rotated = args_.kv.layout.IsRotated(KvPlane::kValues);
   for (int64_t block = 0; block < blocks_; ++block) {
     const int rows = Rows(block);
     for (int r = 0; r < rows; ++r) {
@@ -342,6 +343,7 @@ void Task::StoreOutput() {
         const int64_t panel = d / kTileColumns;
         target[d] = Output(block)[(panel * rows + r) * kTileColumns + d % kTileColumns] * inverse;
       }
+      if (rotated) cpu::RotateRows(target, 1, static_cast<int32_t>(value_dim_));
     }
   }
 }

@@ -50,6 +50,18 @@ struct KvQuantOps {
   // rotated codes is rotated this way.
   void (*rotate)(float* values, int64_t rows, int dims);
 
+  // Codes of 2 or 3 bits of the rotated row. A code is a sign and one of 2 or 4 magnitudes, the
+  // levels that round a standard normal distribution with the least mean square error (Max,
+  // doi:10.1109/TIT.1960.1057548): what a rotation makes of a row is close to normal (TurboQuant:
+  // Zandieh et al., arXiv 2504.19874). x = +-magnitude * scale; the scale is that of the least
+  // square error. Byte j of a row has two bits of the codes of elements j + k * dims / 4, the
+  // first in its low bits. With 3 bits, they are the magnitudes, and dims / 8 bytes with the signs
+  // follow: bit k of byte j is that of element j + k * dims / 8. Decoded rows stay rotated.
+  void (*encode_levels)(const Bf16* values, int64_t rows, int dims, int bits, uint8_t* codes,
+                        Bf16* scales);
+  void (*decode_levels)(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims, int bits,
+                        Bf16* values);
+
   // scales[row] is the lowest power of two for which every value fits; x = code * scale.
   void (*encode_f8)(const Bf16* values, int64_t rows, int dims, F8Format format, uint8_t* codes,
                     Bf16* scales);

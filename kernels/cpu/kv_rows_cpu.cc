@@ -16,7 +16,7 @@ std::byte* Codes(const PagedKv& kv, const KvRowsAt& at) {
   return kv.Layer(at.block, at.layer) + kv.layout.CodesAt(at.kv_head, at.plane, at.slot);
 }
 
-// The size of a row's scale: a Bf16 for kF8, else KvGroupParams.
+// The size of a row's scale: a Bf16 for kF8 and for levels, else KvGroupParams.
 std::byte* Scales(const PagedKv& kv, const KvRowsAt& at) {
   return kv.Layer(at.block, at.layer) + kv.layout.ScalesAt(at.kv_head, at.plane, at.slot);
 }
@@ -53,10 +53,14 @@ void StoreKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values) {
     quant.encode_f8(row, 1, dims, F8Format::kE4m3, target, scales);
     return;
   }
+  const int bits = CodeBits(layout.dtype, at.plane);
+  if (HasLevels(layout.dtype)) {
+    quant.encode_levels(row, 1, dims, bits, target, scales);
+    return;
+  }
   KvGroupParams params;
-  if (layout.HasFourBits(at.plane)) {
-    const bool rotate = KeysAreRotated(layout) && at.plane == KvPlane::kKeys;
-    quant.encode_i4(row, 1, dims, rotate, target, &params);
+  if (bits == 4) {
+    quant.encode_i4(row, 1, dims, layout.IsRotated(at.plane), target, &params);
   } else {
     quant.encode_i8(row, 1, dims, target, &params);
   }
@@ -80,8 +84,13 @@ void LoadKvRows(const PagedKv& kv, const KvRowsAt& at, int64_t count, Bf16* rows
                     rows);
     return;
   }
+  const int bits = CodeBits(layout.dtype, at.plane);
+  if (HasLevels(layout.dtype)) {
+    quant.decode_levels(source, reinterpret_cast<const Bf16*>(scales), count, dims, bits, rows);
+    return;
+  }
   const auto* params = reinterpret_cast<const KvGroupParams*>(scales);
-  if (layout.HasFourBits(at.plane)) {
+  if (bits == 4) {
     quant.decode_i4(source, params, count, dims, /*rotate=*/false, rows);
   } else {
     quant.decode_i8(source, params, count, dims, rows);

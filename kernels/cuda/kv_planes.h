@@ -49,7 +49,7 @@ struct KvPlanes {
 inline KvCode CodeOf(const KvLayout& layout, penstock::KvPlane plane) {
   if (layout.dtype == KvDtype::kBf16) return KvCode::kBf16;
   if (layout.dtype == KvDtype::kF8) return KvCode::kF8;
-  return layout.HasFourBits(plane) ? KvCode::kI4 : KvCode::kI8;
+  return CodeBits(layout.dtype, plane) == 4 ? KvCode::kI4 : KvCode::kI8;
 }
 
 inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
@@ -73,7 +73,7 @@ inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
                   .kv_heads = layout.kv_heads,
                   .head_dim = layout.head_dim,
                   .page_log2 = 0,
-                  .rotated_keys = KeysAreRotated(layout)};
+                  .rotated_keys = layout.IsRotated(penstock::KvPlane::kKeys)};
   while ((1 << planes.page_log2) < layout.block_tokens) ++planes.page_log2;
   return planes;
 }

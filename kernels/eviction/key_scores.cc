@@ -112,7 +112,7 @@ class ObservedAttention {
             args_.queries.row(row / group_) + (kv_head_ * group_ + row % group_) * dims_;
         std::copy_n(query, dims_, rows.data() + r * dims_);
       }
-      if (KeysAreRotated(args_.kv.layout)) {
+      if (args_.kv.layout.IsRotated(KvPlane::kKeys)) {
         cpu::RotateRows(rows.data(), Rows(block), static_cast<int32_t>(dims_));
       }
       simd_.pack_rows(rows.data(), dims_, Rows(block), 0, dims_, Queries(block));

@@ -21,7 +21,7 @@ std::vector<float> SplitQuery(const SelectPagesArgs& args, int64_t row, int32_t 
   std::vector<float> query(static_cast<size_t>(dims));
   for (int64_t head = kv_head * group; head < (kv_head + 1) * group; ++head) {
     std::copy_n(args.queries.row(row) + head * dims, dims, query.begin());
-    if (KeysAreRotated(args.layout)) {
+    if (args.layout.IsRotated(KvPlane::kKeys)) {
       cpu::RotateRows(query.data(), 1, static_cast<int32_t>(dims));
     }
     for (int64_t d = 0; d < dims; ++d) {

@@ -269,9 +269,7 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   row.divergence_p99 = gathered.divergences[gathered.divergences.size() * 99 / 100];
   row.top1_agreement = EstimateOf(gathered.agreement);
   row.key_error = std::sqrt(gathered.damage.key_error / gathered.damage.key_norm);
-  if (gathered.damage.value_norm > 0) {  // latents have no values of their own
-    row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
-  }
+  row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
   for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
@@ -280,6 +278,8 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   }
   return row;
 }
+
+constexpr std::string_view kPages = "pages:";
 
 absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) {
   std::vector<JudgedCodec> codecs;
@@ -303,6 +303,12 @@ absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) 
     }
     if (const auto selection = SelectionOf(name)) {
       codecs.push_back({name, std::nullopt, std::nullopt, selection});
+      continue;
+    }
+    if (name.starts_with(kPages)) {
+      const std::optional<KvDtype> pages = KvDtypeOf(std::string_view(name).substr(kPages.size()));
+      if (!pages) return InvalidArgument("{} names no format of pages (--kv_format)", name);
+      codecs.push_back({.name = name, .spec = {}, .pages = pages});
       continue;
     }
     ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));

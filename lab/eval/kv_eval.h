@@ -37,8 +37,8 @@ struct KvQuality {
   Estimate divergence;          // KL(exact || codec) of the next token's distribution, in nats
   double divergence_p99 = 0;
   Estimate top1_agreement;  // share of positions with the same first choice
-  double key_error = 0;     // ||K - K'|| / ||K||; NaN for an eviction or a selection
-  double value_error = 0;
+  // ||K - K'|| / ||K||, and of values; NaN where no KV is rounded to be compared.
+  double key_error = 0, value_error = 0;
   Estimate same_tokens;              // greedily generated before the first that differs
   double same_generation = 0;        // share of generations that never differ
   std::map<int32_t, double> recall;  // by distance in tokens: share of pass keys told whole

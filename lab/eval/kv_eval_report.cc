@@ -33,7 +33,8 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"recall_question_later", later}};
 }
 
-// Evictions and selections round nothing.
+// Evictions and selections round nothing, pages of a format are not compared, and latents have no
+// values of their own.
 std::string ErrorText(double error) {
   return std::isnan(error) ? "-" : fmt::format("{:.4f}", error);
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "kernels/cpu/kv_quant.h"
+#include "kernels/kv_rows.h"
 #include "prefill_worker/prompt_eviction.h"
 #include "worker/engine/page_selection.h"
 
@@ -87,15 +88,33 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
 
 absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
   prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
+  return Compute(kv_[0], index);
+}
+
+absl::Status KvEvalSession::Compute(const PagedKv& kv, int32_t index) {
+  const std::span<const uint32_t> tokens = prompts_[static_cast<size_t>(index)];
   for (size_t at = 0; at < tokens.size(); at += kChunk) {
     const SequenceStep step{
         .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
         .position = static_cast<int32_t>(at),
         .blocks = Table(index)};
     RETURN_IF_ERROR(
-        runner_->Step({.sequences = {&step, 1}, .kv = kv_[0], .logits = {nullptr, {0, vocab()}}}));
+        runner_->Step({.sequences = {&step, 1}, .kv = kv, .logits = {nullptr, {0, vocab()}}}));
   }
   return absl::OkStatus();
+}
+
+// As a worker with --kv_format: every token attends to pages of the format, its own chunk's too.
+absl::Status KvEvalSession::ComputeIn(KvDtype format, int32_t index, PageDamage& damage) {
+  KvLayout& layout = kv_[1].layout;
+  if (layout.HasLatents() || !HoldsHeads(format, layout.head_dim)) {
+    return FailedPrecondition("pages of {} do not hold this model's keys and values",
+                              KvDtypeName(format));
+  }
+  layout.dtype = format;
+  damage.bits += 8.0 * static_cast<double>(layout.LayerBytes());
+  damage.elements += 2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens;
+  return Compute(kv_[1], index);
 }
 
 void KvEvalSession::CopySequence(int32_t index) {
@@ -204,9 +223,14 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   PageDamage damage;
   std::fill(evicted_.begin(), evicted_.end(), 0);
   selection_ = codec.selection;
+  kv_[1].layout = layout_;
   for (int32_t i = 0; i < sequences; ++i) {
     if (codec.selection) {
       RETURN_IF_ERROR(SelectFrom(i, damage));
+      continue;
+    }
+    if (codec.pages) {
+      RETURN_IF_ERROR(ComputeIn(*codec.pages, i, damage));
       continue;
     }
     RETURN_IF_ERROR(codec.eviction ? EvictSequence(*codec.eviction, i, damage)

@@ -18,13 +18,14 @@
 
 namespace penstock {
 
-// A codec, an eviction or a selection to be judged; none: plain 4-bit groups, one to a (token,
-// head).
+// A codec, an eviction, a selection or a page format to be judged; none: plain 4-bit groups, one to
+// a (token, head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec;
   std::optional<KvEviction> eviction = {};
   std::optional<KvSelection> selection = {};
+  std::optional<KvDtype> pages = {};  // of the prompt and of what follows
 
   // True if it is done behind a prompt whose tokens are computed with exact KV.
   bool BehindPrompt() const { return eviction || selection; }
@@ -55,7 +56,8 @@ class KvEvalSession {
   absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
-  // tokens, into those; or copies that, so that later tokens select from it.
+  // tokens, into those; or copies that, so that later tokens select from it; or computes it again
+  // in pages of another format.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
   absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
@@ -65,7 +67,9 @@ class KvEvalSession {
   explicit KvEvalSession(LoadedModel model) : model_(std::move(model)) {}
   void Allocate(int32_t threads, int32_t sequences, int32_t tokens_max);
   std::span<const uint32_t> Table(int32_t index) const;
+  absl::Status Compute(const PagedKv& kv, int32_t index);
   void CopySequence(int32_t index);
+  absl::Status ComputeIn(KvDtype format, int32_t index, PageDamage& damage);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);

@@ -65,6 +65,23 @@ TEST(Eval, ExactCodecsChangeNothingAndGoalsAreMet) {
   }
 }
 
+// As workers with --kv_format: what prompts compute, and what follows, is in the format.
+TEST(Eval, PagesOfAFormat) {
+  auto rows = Evaluate({"--windows", "2", "--prompts", "2", "--codec", "pages:bf16", "--codec",
+                        "pages:i8", "--codec", "pages:k3v3", "--codec", "pages:k3v2"});
+  EXPECT_EQ(rows["pages:bf16"]["kl"]["mean"], 0.0);
+  EXPECT_EQ(rows["pages:bf16"]["same_generation"], 1.0);
+  EXPECT_EQ(rows["pages:bf16"]["bits_per_element"], 16.0);
+  EXPECT_EQ(rows["pages:k3v3"]["bits_per_element"], 3.25);
+  EXPECT_EQ(rows["pages:k3v2"]["bits_per_element"], 2.75);
+  EXPECT_GT(rows["pages:i8"]["kl"]["mean"], 0.0);
+  EXPECT_LT(rows["pages:i8"]["kl"]["mean"], 1e-3);
+  EXPECT_LT(rows["pages:i8"]["kl"]["mean"], rows["pages:k3v3"]["kl"]["mean"]);
+  EXPECT_LT(rows["pages:k3v3"]["kl"]["mean"], rows["pages:k3v2"]["kl"]["mean"]);
+  EXPECT_LT(rows["pages:k3v2"]["kl"]["mean"], 0.2);
+  EXPECT_TRUE(rows["pages:k3v2"]["key_error"].is_null());
+}
+
 TEST(Eval, RecallIsTold) {
   auto rows = Evaluate({"--windows", "1", "--prompts", "2", "--codec", "raw"});
   EXPECT_FALSE(rows["raw"]["recall"].empty());

@@ -154,7 +154,7 @@ HeadCase RandomHead(KvDtype dtype, int index, std::mt19937_64& random) {
 
 TEST(RopeAppendCodes, AreTheCpusByteForByte) {
   std::mt19937_64 random(1);
-  for (const KvDtype dtype : kKvDtypes) {
+  for (const KvDtype dtype : kGpuKvDtypes) {
     for (int i = 0; i < 24; ++i) {
       HeadCase c = RandomHead(dtype, i, random);
       if (i == 5) c.x.assign(c.x.size(), 0.0f);
@@ -166,7 +166,7 @@ TEST(RopeAppendCodes, AreTheCpusByteForByte) {
 
 TEST(RopeAppendCodes, WhatNoCodeHoldsReadsBackAsNan) {
   std::mt19937_64 random(2);
-  for (const KvDtype dtype : kKvDtypes) {
+  for (const KvDtype dtype : kGpuKvDtypes) {
     if (dtype == KvDtype::kBf16) continue;
     for (const float x : {std::numeric_limits<float>::infinity(), std::nanf(""), 0x1p125f}) {
       for (int i = 0; i < 2; ++i) {

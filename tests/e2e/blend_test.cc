@@ -128,6 +128,26 @@ TEST(BlendTest, AllComputedIsTheExactAnswer) {
   EXPECT_FALSE(answer.usage.has_blend());
 }
 
+// Keys that move are decoded, rotated and coded again; a blend whose tokens are all computed is
+// exact there too, which means: what a prompt has in pages of the format.
+TEST(BlendTest, QuantisedPagesAreBlendedToo) {
+  for (const std::string format : {"i8", "k3v2"}) {
+    LocalGenerator local(ModelFolder(), format);
+    std::vector<std::string> flags = With({"--kv_format=" + format});
+    Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+    AskBlended(cluster, InOrder({0, 1, 2, 3}), "blend:15");
+    const Documents other = InOrder({2, 3, 1});
+    EXPECT_EQ(AskBlended(cluster, other, "blend:100").tokens[0], Exact(local, other)) << format;
+    const TestAnswer warm = AskBlended(cluster, other, "blend:15");
+    EXPECT_EQ(warm.usage.blend().filled_tokens(), 0u);
+    flags.emplace_back("--random_chunks");
+    Cluster cold({.prefill_flags = flags, .decode_flags = With({"--kv_format=" + format})});
+    const TestAnswer again = AskBlended(cold, other, "blend:15");
+    EXPECT_EQ(again.tokens, warm.tokens) << format;
+    EXPECT_GT(again.usage.blend().filled_tokens(), 0u);
+  }
+}
+
 TEST(BlendTest, PartsThatDeviateTooFarAreComputedInFull) {
   LocalGenerator local(ModelFolder());
   const std::vector<std::string> strict = {"--kv_blend_deviation=0.0001"};

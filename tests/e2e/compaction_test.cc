@@ -88,9 +88,9 @@ TEST(CompactionTest, EveryMethodGivesWhatItGivesInOneProcess) {
 }
 
 TEST(CompactionTest, QuantisedPagesAreCompactedToo) {
-  LocalGenerator local(ModelFolder(), "k8v4");
-  Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k8v4"}),
-                   .decode_flags = With({"--kv_format=k8v4"})});
+  LocalGenerator local(ModelFolder(), "k3v2");
+  Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k3v2"}),
+                   .decode_flags = With({"--kv_format=k3v2"})});
   const TestRequest request = Prompt(200, local.vocab(), 260, 120);
   for (const char* policy : {"streaming:70+20", "tova:64+16"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);

@@ -219,11 +219,13 @@ TEST(ExactTest, ManyChoicesOverTcpWithSmallPools) {
 
 // Quantised once, by the prefill worker: what the decode worker attends to are the same pages.
 TEST(ExactTest, QuantisedPages) {
-  LocalGenerator local(ModelFolder(), "i8");
-  Cluster cluster(
-      {.prefill_flags = {"--random_chunks", "--kv_format=i8"}, .decode_flags = {"--kv_format=i8"}});
-  const auto vocab = local.vocab();
-  ExpectExact(cluster, MakeRequests(12, 600, vocab, 14), local);
+  for (const std::string format : {"i8", "k3v2"}) {
+    LocalGenerator local(ModelFolder(), format);
+    Cluster cluster({.prefill_flags = {"--random_chunks", "--kv_format=" + format},
+                     .decode_flags = {"--kv_format=" + format}});
+    const auto vocab = local.vocab();
+    ExpectExact(cluster, MakeRequests(12, 600, vocab, 14), local);
+  }
 }
 
 // Four-bit weights, rounded when each process loads them: rows do not depend on batch or chunks.

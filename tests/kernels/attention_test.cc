@@ -128,7 +128,7 @@ class Oracle {
     const int64_t min = shape.window == 0 ? 0 : std::max<int64_t>(0, position - shape.window + 1);
     const auto first = s_.queries.begin() + position * s_.Width() + head * dim;
     std::vector<double> query(first, first + dim);
-    if (KeysAreRotated(pages_.kv.layout)) query = Rotated(query);
+    if (pages_.kv.layout.IsRotated(KvPlane::kKeys)) query = Rotated(query);
     for (double& value : query) value = Activation(isa_, static_cast<float>(value));
     std::vector<double> scores, output(static_cast<size_t>(dim), 0.0);
     for (int64_t p = min; p <= position; ++p) {
@@ -147,6 +147,7 @@ class Oracle {
       std::transform(value, value + dim, output.begin(), output.begin(),
                      [weight](double v, double so_far) { return so_far + weight * v; });
     }
+    if (pages_.kv.layout.IsRotated(KvPlane::kValues)) return Rotated(output);
     return output;
   }
 
@@ -174,7 +175,8 @@ TEST_P(AttentionTest, MatchesTheOracle) {
       {.heads = 8, .kv_heads = 2, .head_dim = 64, .window = 0, .length = 150, .sinks = true},
       {.heads = 6, .kv_heads = 1, .head_dim = 32, .window = 33, .length = 140, .sinks = true},
   };
-  for (const KvDtype dtype : {KvDtype::kF8, KvDtype::kI8, KvDtype::kI4r, KvDtype::kK8v4}) {
+  for (const KvDtype dtype : kKvDtypes) {
+    if (dtype == KvDtype::kBf16) continue;
     for (const int32_t group : {1, 4, 7}) {
       shapes.push_back({.heads = 2 * group, .kv_heads = 2, .head_dim = 64, .dtype = dtype});
     }
@@ -212,7 +214,8 @@ TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
          {std::tuple{8, 1, 64, KvDtype::kBf16}, std::tuple{6, 2, 32, KvDtype::kBf16},
           std::tuple{3, 3, 24, KvDtype::kBf16}, std::tuple{4, 2, 32, KvDtype::kF8},
           std::tuple{4, 2, 64, KvDtype::kI8}, std::tuple{4, 1, 48, KvDtype::kI4r},
-          std::tuple{2, 2, 32, KvDtype::kK8v4}}) {
+          std::tuple{2, 2, 32, KvDtype::kK8v4}, std::tuple{4, 2, 64, KvDtype::kK3v2},
+          std::tuple{2, 1, 48, KvDtype::kK3v3}}) {
       const Sequence s({.heads = heads,
                         .kv_heads = kv_heads,
                         .head_dim = head_dim,

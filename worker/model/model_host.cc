@@ -38,7 +38,8 @@ uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
 absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, const ModelConfig& config) {
   const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
   if (!dtype) {
-    return InvalidArgument("kv_format is '{}'; it must be bf16, f8, i8, i4r or k8v4", kv_format);
+    return InvalidArgument("kv_format is '{}'; it must be bf16, f8, i8, i4r, k8v4, k3v3 or k3v2",
+                           kv_format);
   }
   if (config.HasLatents() && *dtype != KvDtype::kBf16) {
     return InvalidArgument(
@@ -144,6 +145,11 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
   ASSIGN_OR_RETURN(const KvDtype dtype, FormatFor(options.kv_format, model->weights().config));
+  if (!GpusHold(dtype)) {
+    return InvalidArgument(
+        "kv_format is {}, which needs device=cpu; GPUs hold bf16, f8, i8, i4r and k8v4",
+        options.kv_format);
+  }
   ASSIGN_OR_RETURN(
       host.gpu, OpenGpuHost(model->weights(), {.index = *place.gpu,
                                                .tensor_parallel = options.tensor_parallel,

@@ -47,7 +47,7 @@ class KeyScoresTest : public ::testing::TestWithParam<KvDtype> {
   std::vector<double> Query(int64_t row, int32_t head) {
     const float* from = queries_.data() + (row * kHeads + head) * kHeadDim;
     std::vector<double> query(from, from + kHeadDim);
-    return GetParam() == KvDtype::kI4r ? Rotated(query) : query;
+    return pages_.kv().layout.IsRotated(KvPlane::kKeys) ? Rotated(query) : query;
   }
 
   // The attention to each token, summed over the last `observed` queries, in double.

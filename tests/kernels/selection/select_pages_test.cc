@@ -65,7 +65,7 @@ class SelectPagesTest : public ::testing::TestWithParam<Case> {
   std::vector<double> Query(int64_t row, int32_t head) {
     const float* from = queries_.data() + (row * kHeads + head) * kHeadDim;
     const std::vector<double> query(from, from + kHeadDim);
-    return layout_.dtype == KvDtype::kI4r ? Rotated(query) : query;
+    return layout_.IsRotated(KvPlane::kKeys) ? Rotated(query) : query;
   }
 
   std::vector<double> Key(int32_t head, int64_t token) {

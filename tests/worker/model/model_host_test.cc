@@ -47,7 +47,7 @@ TEST(ModelHost, LatentsHaveOneFormat) {
   EXPECT_TRUE((*host)->layout.HasLatents());
   EXPECT_EQ((*host)->layout.LayerBytes(), 16u * (32 + 16) * 2);
   EXPECT_FALSE((*host)->runner->eviction_attention().has_value());
-  for (const char* format : {"f8", "i8", "i4r", "k8v4"}) {
+  for (const char* format : {"f8", "i8", "i4r", "k8v4", "k3v3", "k3v2"}) {
     const absl::Status status = open(format).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << format;
     EXPECT_NE(Message(status).find("DeepseekV3ForCausalLM) have latents"), std::string::npos)

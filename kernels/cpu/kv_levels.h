@@ -1,0 +1,179 @@
+#pragma once
+
+// Rows as levels of a normal distribution, in two or three bits. As kv_lanes.h, only for
+// kv_quant_<isa>.cc.
+
+#include "kernels/cpu/kv_lanes.h"
+
+namespace penstock::simd {
+namespace {
+
+// The magnitudes of the 4 and the 8 levels that round a standard normal distribution best (Max,
+// table 1), and the bounds between them.
+template <int kBits>
+struct Levels;
+template <>
+struct Levels<2> {
+  static constexpr int kMagnitudes = 2;
+  static constexpr float kMagnitude[] = {0.4528f, 1.5104f};
+  static constexpr float kBound[] = {0.9816f};
+};
+template <>
+struct Levels<3> {
+  static constexpr int kMagnitudes = 4;
+  static constexpr float kMagnitude[] = {0.2451f, 0.7560f, 1.3439f, 2.1520f};
+  static constexpr float kBound[] = {0.5006f, 1.0500f, 1.7480f};
+};
+
+// Sums in one order, whatever the lanes: element i is a term of part i % 16.
+constexpr int kParts = 16;
+inline double SumOf(const double (&part)[kParts]) {
+  double sum = 0;
+  for (const double one : part) sum += one;
+  return sum;
+}
+
+inline float RootMeanSquare(const float* x, int dims) {
+  double part[kParts] = {};
+  for (int i = 0; i < dims; i += kParts) {
+    for (int k = 0; k < kParts; ++k) part[k] += double{x[i + k]} * double{x[i + k]};
+  }
+  return static_cast<float>(__builtin_sqrt(SumOf(part) / dims));
+}
+
+// The index of the magnitude of every element, for levels times `scale`.
+template <int kBits>
+inline void Assign(const float* x, int dims, float scale, uint8_t* index) {
+  for (int i = 0; i < dims; ++i) {
+    const float magnitude = __builtin_fabsf(x[i]);
+    int above = 0;
+    PENSTOCK_UNROLL_LANES
+    for (const float bound : Levels<kBits>::kBound) above += magnitude > bound * scale ? 1 : 0;
+    index[i] = static_cast<uint8_t>(above);
+  }
+}
+
+// The scale whose product with the assigned levels is nearest to the row.
+template <int kBits>
+inline float BestScale(const float* x, const uint8_t* index, int dims) {
+  double products[kParts] = {}, squares[kParts] = {};
+  for (int i = 0; i < dims; i += kParts) {
+    for (int k = 0; k < kParts; ++k) {
+      const double level = Levels<kBits>::kMagnitude[index[i + k]];
+      products[k] += double{__builtin_fabsf(x[i + k])} * level;
+      squares[k] += level * level;
+    }
+  }
+  return static_cast<float>(SumOf(products) / SumOf(squares));
+}
+
+// Chooses the scale of a row and the magnitudes' indices under it, in rounds of Lloyd's method.
+template <int kBits>
+inline Bf16 FitRow(const float* x, int dims, uint8_t* index) {
+  constexpr int kRounds = 2;
+  float scale = RootMeanSquare(x, dims);
+  for (int round = 0; round < kRounds; ++round) {
+    Assign<kBits>(x, dims, scale, index);
+    scale = BestScale<kBits>(x, index, dims);
+  }
+  const Bf16 rounded{Round(scale)};
+  Assign<kBits>(x, dims, Widen(rounded.bits), index);
+  return rounded;
+}
+
+template <int kBits>
+inline void PackRow(const float* x, const uint8_t* index, int dims, uint8_t* codes) {
+  const int quarter = dims / 4, eighth = dims / 8;
+  for (int i = 0; i < dims * kBits / 8; ++i) codes[i] = 0;
+  for (int i = 0; i < dims; ++i) {
+    const auto sign = static_cast<uint8_t>(BitsOf(x[i]) >> 31);
+    const int low = kBits == 2 ? index[i] | sign << 1 : index[i];
+    codes[i % quarter] = static_cast<uint8_t>(codes[i % quarter] | low << (2 * (i / quarter)));
+    if (kBits == 2) continue;
+    uint8_t& signs = codes[quarter + i % eighth];
+    signs = static_cast<uint8_t>(signs | sign << (i / eighth));
+  }
+}
+
+template <int kBits>
+inline void EncodeLevelRows(const Bf16* values, int64_t rows, int dims, uint8_t* codes,
+                            Bf16* scales) {
+  alignas(64) float x[kQuantisedGroupMax];
+  alignas(64) uint8_t index[kQuantisedGroupMax];
+  for (int64_t r = 0; r < rows; ++r, values += dims, codes += dims * kBits / 8) {
+    for (int i = 0; i < dims; ++i) x[i] = Widen(values[i].bits);
+    Rotate(x, 1, dims);
+    scales[r] = FitRow<kBits>(x, dims, index);
+    PackRow<kBits>(x, index, dims, codes);
+  }
+}
+void EncodeLevels(const Bf16* values, int64_t rows, int dims, int bits, uint8_t* codes,
+                  Bf16* scales) {
+  if (bits == 2) {
+    EncodeLevelRows<2>(values, rows, dims, codes, scales);
+  } else {
+    EncodeLevelRows<3>(values, rows, dims, codes, scales);
+  }
+}
+
+// Without branches, so that the compiler uses lanes of 16 bits: b where the bit is set, else a.
+inline uint16_t Choose(uint32_t bit, uint16_t a, uint16_t b) {
+  return static_cast<uint16_t>(a ^ ((a ^ b) & (0u - (bit & 1u))));
+}
+
+template <int kBits>
+struct ScaledLevels {
+  explicit ScaledLevels(Bf16 scale) {
+    for (int i = 0; i < Levels<kBits>::kMagnitudes; ++i) {
+      bits[i] = Round(Levels<kBits>::kMagnitude[i] * Widen(scale.bits));
+    }
+  }
+  uint16_t bits[Levels<kBits>::kMagnitudes];  // of bf16
+};
+
+template <int kFixed>
+inline void DecodeTwoBitRows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
+                             int variable, Bf16* __restrict values) {
+  const int dims = Dims<kFixed>(variable), quarter = dims / 4;
+  for (int64_t r = 0; r < rows; ++r, values += dims, codes += quarter) {
+    const ScaledLevels<2> level(scales[r]);
+    for (int part = 0; part < 4; ++part) {
+      for (int j = 0; j < quarter; ++j) {
+        const uint32_t code = static_cast<uint32_t>(codes[j]) >> (2 * part);
+        const uint16_t magnitude = Choose(code, level.bits[0], level.bits[1]);
+        values[part * quarter + j].bits =
+            static_cast<uint16_t>(magnitude | ((code >> 1 & 1u) << 15));
+      }
+    }
+  }
+}
+
+template <int kFixed>
+inline void DecodeThreeBitRows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
+                               int variable, Bf16* __restrict values) {
+  const int dims = Dims<kFixed>(variable), eighth = dims / 8;
+  for (int64_t r = 0; r < rows; ++r, values += dims, codes += 3 * eighth) {
+    const ScaledLevels<3> level(scales[r]);
+    const uint8_t* signs = codes + 2 * eighth;
+    for (int part = 0; part < 8; ++part) {
+      const uint8_t* pairs = codes + (part % 2) * eighth;  // the half of a quarter
+      for (int j = 0; j < eighth; ++j) {
+        const uint32_t pair = static_cast<uint32_t>(pairs[j]) >> (part / 2 * 2);
+        const uint32_t sign = static_cast<uint32_t>(signs[j]) >> part;
+        const uint16_t low = Choose(pair, level.bits[0], level.bits[1]);
+        const uint16_t high = Choose(pair, level.bits[2], level.bits[3]);
+        const uint16_t magnitude = Choose(pair >> 1, low, high);
+        values[part * eighth + j].bits = static_cast<uint16_t>(magnitude | ((sign & 1u) << 15));
+      }
+    }
+  }
+}
+
+void DecodeLevels(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims, int bits,
+                  Bf16* values) {
+  if (bits == 2) PENSTOCK_FOR_DIMS(DecodeTwoBitRows, codes, scales, rows, dims, values)
+  PENSTOCK_FOR_DIMS(DecodeThreeBitRows, codes, scales, rows, dims, values)
+}
+
+}  // namespace
+}  // namespace penstock::simd
