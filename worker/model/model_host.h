@@ -23,6 +23,8 @@ struct ModelHost {
     int32_t block_tokens = 16;
     std::string kv_format = "bf16";
     std::string weights = "checkpoint";  // or "int8", "int4" (WeightPolicy)
+    std::string expert_memory;           // "8GiB": ExpertCache::Options; empty: all are in memory
+    std::string expert_dir;
     int32_t threads = 0;                 // 0: every core
     int32_t step_tokens = 512;           // maximum of one step
     std::string device = "cpu";          // or "cuda:N", where kv_memory and threads do not matter
