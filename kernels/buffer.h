@@ -6,9 +6,10 @@
 
 namespace penstock {
 
-// Owns zeroed, page-aligned host memory, or refers to a part of another buffer. A buffer of at least
-// one huge page asks the kernel for huge pages, because weights and packed activations are read
-// sequentially. Aborts the process when the machine has no memory left. Movable, not thread-safe.
+// Owns zeroed, page-aligned host memory, or refers to a part of another buffer. A buffer of at
+// least one huge page asks the kernel for huge pages, because weights and packed activations are
+// read sequentially. Aborts the process when the machine has no memory left. Movable, not
+// thread-safe.
 class Buffer {
  public:
   Buffer() = default;

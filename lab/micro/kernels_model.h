@@ -16,8 +16,8 @@ inline constexpr int32_t kBenchBatch = 8;
 ModelConfig TinyLlamaShape();
 ModelConfig ExpertsShape();
 
-// A model with random weights in `forms`, or with given ones, its runner, and pages for kBenchBatch sequences of up to
-// kBenchContext + 64 tokens. One thread calls it.
+// A model with random weights in `forms`, or with given ones, its runner, and pages for kBenchBatch
+// sequences of up to kBenchContext + 64 tokens. One thread calls it.
 class BenchModel {
  public:
   // `exec.threads` outlives the object.

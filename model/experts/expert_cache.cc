@@ -52,7 +52,8 @@ absl::Status ExpertCache::Add(GatedWeights& expert) {
 }
 
 void ExpertCache::Start() {
-  const size_t slots = std::min(options_.bytes / slot_bytes_, static_cast<size_t>(file_->experts()));
+  const size_t slots =
+      std::min(options_.bytes / slot_bytes_, static_cast<size_t>(file_->experts()));
   memory_ = Buffer(slots * slot_bytes_);
   {
     MutexLock lock(mutex_);

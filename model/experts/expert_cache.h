@@ -26,12 +26,12 @@ namespace penstock {
 // layers, routers or checkpoints.
 
 struct ExpertCacheStats {
-  uint64_t hits = 0;           // experts that a layer needed and that were in memory
-  uint64_t misses = 0;         // and that were not
-  uint64_t bytes_read = 0;     // from the file
-  uint64_t read_errors = 0;    // reads that failed
-  double wait_s = 0;           // time that Get waited for the disk
-  uint64_t bytes_total = 0;    // capacity
+  uint64_t hits = 0;         // experts that a layer needed and that were in memory
+  uint64_t misses = 0;       // and that were not
+  uint64_t bytes_read = 0;   // from the file
+  uint64_t read_errors = 0;  // reads that failed
+  double wait_s = 0;         // time that Get waited for the disk
+  uint64_t bytes_total = 0;  // capacity
   uint64_t bytes_resident = 0;
   uint64_t file_bytes = 0;
 };
@@ -72,8 +72,8 @@ class ExpertCache {
   struct Slot {
     int32_t number = -1;  // of the expert that it has or is to have
     bool reading = false;
-    bool fresh = false;          // read since the last Get
-    GatedWeights expert = {};    // over the memory; made by the first Get
+    bool fresh = false;        // read since the last Get
+    GatedWeights expert = {};  // over the memory; made by the first Get
   };
 
   explicit ExpertCache(Options options) : options_(std::move(options)) {}
@@ -90,8 +90,8 @@ class ExpertCache {
   Buffer memory_;
 
   mutable Mutex mutex_;
-  CondVar queued_;  // a slot is to be read, or the cache closes
-  CondVar ended_;   // a read has ended
+  CondVar queued_;                                // a slot is to be read, or the cache closes
+  CondVar ended_;                                 // a read has ended
   std::deque<int32_t> queue_ GUARDED_BY(mutex_);  // slots to read, each at most once
   bool closed_ GUARDED_BY(mutex_) = false;
   std::optional<ExpertSlots> decisions_ GUARDED_BY(mutex_);

@@ -55,9 +55,9 @@ absl::Status ExpertFile::Append(std::span<const std::span<const std::byte>> piec
     XXH3_64bits_update(hash.get(), piece.data(), piece.size());
     extent.bytes += piece.size();
     while (!piece.empty()) {
-      const ssize_t written =
-          pwrite(fd_, piece.data(), piece.size(), static_cast<off_t>(extent.offset + extent.bytes) -
-                                                      static_cast<off_t>(piece.size()));
+      const ssize_t written = pwrite(
+          fd_, piece.data(), piece.size(),
+          static_cast<off_t>(extent.offset + extent.bytes) - static_cast<off_t>(piece.size()));
       if (written < 0 && errno == EINTR) continue;
       if (written <= 0) {
         return ErrnoStatus(errno, fmt::format("writing experts behind {} bytes of a file in {}",
@@ -79,8 +79,8 @@ absl::Status ExpertFile::Read(int32_t expert, std::byte* target) const {
         pread(fd_, target + done, extent.bytes - done, static_cast<off_t>(extent.offset + done));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) {
-      return ErrnoStatus(errno, fmt::format("reading expert {} from a file in {}", expert,
-                                            directory_));
+      return ErrnoStatus(errno,
+                         fmt::format("reading expert {} from a file in {}", expert, directory_));
     }
     if (got == 0) {
       return DataLoss("the file of experts in {} ends before expert {}, of bytes {} to {}",

@@ -20,9 +20,9 @@ namespace penstock {
 
 // A mixture of experts.
 struct ExpertLayer {
-  std::vector<float> router;       // [experts][hidden]
-  std::vector<float> router_bias;  // [experts], or empty
-  std::vector<float> choice_bias;  // [experts], or empty
+  std::vector<float> router;          // [experts][hidden]
+  std::vector<float> router_bias;     // [experts], or empty
+  std::vector<float> choice_bias;     // [experts], or empty
   std::vector<GatedWeights> experts;  // without panels where Weights::expert_cache has them
   std::optional<GatedWeights> shared;
   std::vector<float> shared_gate;  // [hidden]; empty: the shared expert's weight is 1
@@ -100,7 +100,7 @@ struct Weights {
   size_t matrix_bytes() const;  // all but the embedding table
   // Bytes that a decode step of one sequence reads, where all experts are in memory.
   size_t step_bytes() const;
-  bool quantised() const;       // some matrix is
+  bool quantised() const;  // some matrix is
   // The forms of the matrices: "bf16", or for example "int4 g32, lm_head int8 g128".
   std::string MatricesName() const;
   // The same, and ", activations int16" if the CPU's products round them to integers, which those

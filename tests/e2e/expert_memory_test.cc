@@ -13,7 +13,7 @@
 #include "tests/e2e/expert_model.h"
 #include "tests/e2e/local_generator.h"
 #include "tests/e2e/requests.h"
-#include "tests/support/http_client.h"
+#include "tests/http/http_client.h"
 #include "tests/support/open_files.h"
 
 namespace penstock {

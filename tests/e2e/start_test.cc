@@ -144,9 +144,9 @@ TEST_P(WorkerStartTest, MemoryForExpertsOfADenseModel) {
 }
 
 TEST_P(WorkerStartTest, MemoryForExpertsOnAGpu) {
-  ExpectRefusal({"--model=" + model_, "--expert_memory=1GiB", "--expert_dir=" + model_,
-                 "--device=cuda:0"},
-                78, "experts on a disk need device=cpu");
+  ExpectRefusal(
+      {"--model=" + model_, "--expert_memory=1GiB", "--expert_dir=" + model_, "--device=cuda:0"},
+      78, "experts on a disk need device=cpu");
 }
 
 TEST_P(WorkerStartTest, UnknownFault) {

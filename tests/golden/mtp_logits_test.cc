@@ -181,8 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenMtpTest,
                          [](const auto& tested) { return tested.param; });
 
 TEST(MtpLoadTest, NamesAModelWithoutTheLayer) {
-  const auto model =
-      LoadModel(GoldenDirectory() + "/glm4_moe", {.use_mtp = true});
+  const auto model = LoadModel(GoldenDirectory() + "/glm4_moe", {.use_mtp = true});
   ASSERT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition) << model.status();
   EXPECT_NE(model.status().message().find("num_nextn_predict_layers"), std::string::npos);
 }

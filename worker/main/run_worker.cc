@@ -46,7 +46,8 @@ absl::Status CheckMemory(const v1::WorkerConfig& config) {
   const MemoryLimit limit = ReadMemoryLimit();
   if (wanted <= limit.bytes) return absl::OkStatus();
   return FailedPrecondition(
-      "the memory of {}{}{}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
+      "the memory of {}{}{}dram_memory={} is {}; this process may use {} ({}); lower it or raise "
+      "the "
       "limit",
       on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "",
       on_cpu && *draft > 0 ? fmt::format("draft_kv_memory={} and ", config.draft_kv_memory()) : "",

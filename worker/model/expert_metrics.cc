@@ -17,8 +17,8 @@ struct ExpertMetrics {
                                      "Reads of experts that failed; each ended requests.")),
         wait_seconds(registry.Counter("penstock_expert_wait_seconds_total",
                                       "Time in which the engine waited for experts to be read.")),
-        capacity_bytes(
-            registry.Gauge("penstock_expert_capacity_bytes", "Memory for experts of expert_memory.")),
+        capacity_bytes(registry.Gauge("penstock_expert_capacity_bytes",
+                                      "Memory for experts of expert_memory.")),
         resident_bytes(
             registry.Gauge("penstock_expert_resident_bytes", "Bytes of experts in that memory.")),
         file_bytes(registry.Gauge("penstock_expert_file_bytes",

@@ -91,7 +91,8 @@ absl::StatusOr<std::optional<ExpertCache::Options>> ExpertCacheFor(
   if (options.expert_memory.empty()) return std::nullopt;
   if (options.expert_dir.empty()) {
     return InvalidArgument(
-        "expert_memory is {}, and expert_dir is empty; set expert_dir to a directory on a disk with "
+        "expert_memory is {}, and expert_dir is empty; set expert_dir to a directory on a disk "
+        "with "
         "room for all experts",
         options.expert_memory);
   }
@@ -139,9 +140,10 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
 
 absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const TimePoint begin = SteadyClock().Now();
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, {.policy = place.policy,
-                                                                  .use_mtp = options.use_mtp,
-                                                                  .expert_cache = place.expert_cache}));
+  ASSIGN_OR_RETURN(LoadedModel model,
+                   LoadModel(options.model, {.policy = place.policy,
+                                             .use_mtp = options.use_mtp,
+                                             .expert_cache = place.expert_cache}));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();
@@ -195,8 +197,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
-  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host)
-                            : OpenOnCpu(options, place, *host));
+  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host) : OpenOnCpu(options, place, *host));
   return host;
 }
 

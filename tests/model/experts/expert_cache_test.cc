@@ -186,9 +186,10 @@ TEST_F(ExpertCacheTest, AnErrorNamesTheLimit) {
   ASSERT_TRUE(cache.ok());
   GatedWeights expert = MakeExpert(0);
   const absl::Status status = (*cache)->Add(expert);
-  EXPECT_EQ(Message(status),
-            "expert_memory is 4 KiB, and one expert of this model takes 20 KiB; give at least that, "
-            "or leave expert_memory out to keep all experts in memory");
+  EXPECT_EQ(
+      Message(status),
+      "expert_memory is 4 KiB, and one expert of this model takes 20 KiB; give at least that, "
+      "or leave expert_memory out to keep all experts in memory");
   const auto missing = ExpertCache::Create({.directory = folder_.path() + "/no", .bytes = 4096});
   EXPECT_TRUE(absl::IsNotFound(missing.status())) << missing.status();
   EXPECT_NE(Message(missing.status()).find("/no: "), std::string::npos) << missing.status();
