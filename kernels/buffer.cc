@@ -16,7 +16,7 @@ Buffer::Buffer(size_t bytes) {
   // The kernel aligns a mapping to a huge page only on request: map one huge page more than needed
   // and unmap the unaligned ends.
   const bool large = bytes >= kHugePage;
-  const size_t rounded = (bytes + 4095) / 4096 * 4096;
+  const size_t rounded = InPages(bytes);
   const size_t mapped = large ? rounded + kHugePage : rounded;
   void* address = mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   PENSTOCK_CHECK(address != MAP_FAILED, "out of memory");
@@ -30,10 +30,18 @@ Buffer::Buffer(size_t bytes) {
   }
   data_ = start;
   bytes_ = rounded;
+  owned_ = true;
+}
+
+Buffer Buffer::Over(std::span<std::byte> memory) {
+  Buffer buffer;
+  buffer.data_ = memory.data();
+  buffer.bytes_ = memory.size();
+  return buffer;
 }
 
 Buffer::~Buffer() {
-  if (data_ != nullptr) munmap(data_, bytes_);
+  if (owned_) munmap(data_, bytes_);
 }
 
 }  // namespace penstock

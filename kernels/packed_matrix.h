@@ -35,6 +35,13 @@ class PackedMatrix {
     return {memory_.as<const std::byte>(), memory_.bytes()};
   }
 
+  size_t memory_bytes() const {  // of all panels, wherever they are
+    return Buffer::InPages(static_cast<size_t>(panels() * stride()) * sizeof(Bf16));
+  }
+  // The same matrix with its panels in `memory`, of memory_bytes(), or without panels if it is
+  // empty.
+  PackedMatrix Over(Buffer memory) const;
+
   void SetRow(int64_t output, const Bf16* values);   // [inputs]
   void GetRow(int64_t output, float* values) const;  // [inputs]
 

@@ -109,6 +109,13 @@ class QuantisedMatrix {
     return {memory_.as<const std::byte>(), memory_.bytes()};
   }
 
+  size_t memory_bytes() const {  // of all panels, wherever they are
+    return Buffer::InPages(static_cast<size_t>(panels() * stride()));
+  }
+  // The same matrix with its panels in `memory`, of memory_bytes(), or without panels if it is
+  // empty.
+  QuantisedMatrix Over(Buffer memory) const;
+
   // Codes are in the order of positions. CHECKs that scales are exact.
   void SetRow(int64_t output, const QuantisedRow& row);
   void GetRow(int64_t output, float* values) const;  // [inputs], each rounded to f32 once

@@ -42,6 +42,11 @@ class WeightMatrix {
   int64_t panels() const;
   size_t bytes() const;
   std::vector<std::span<const std::byte>> memory() const;  // of all panels
+  size_t memory_bytes() const;                             // of them, wherever they are
+  // The same matrix with its panels in `memory`, which outlives it, in the order of memory(). Null:
+  // without panels, so that it is a description for products with other memory. CHECKs that it is
+  // not a StoredMatrix.
+  WeightMatrix Over(std::byte* memory) const;
   // The weights of an output as f32, [inputs].
   void GetRow(int64_t output, float* values) const;
 

@@ -144,6 +144,10 @@ DASHBOARDS = {
         ("NVMe: errors/s", "short", [
             (f"sum({rate(f'penstock_kv_nvme_{what}_total')})", what.replace("_", " "))
             for what in ("corrupt", "torn", "read_errors", "write_errors", "late_reads")]),
+        ("Experts on a disk: share found in memory", "percentunit", [
+            (f"sum by (instance) ({rate('penstock_expert_hits_total')}) / (sum by (instance) ({rate('penstock_expert_hits_total')}) + "
+             f"sum by (instance) ({rate('penstock_expert_misses_total')}))", "{{instance}}")]),
+        ("Experts on a disk: share of time waited", "percentunit", [(rate("penstock_expert_wait_seconds_total"), "{{instance}}")]),
         ("Blocks in the prefix index", "short", [(gauge("penstock_router_index_blocks"), "{{instance}}")]),
         ("Prefix index: errors/s", "short", [
             *((f"sum({rate(f'penstock_router_index_{what}_total')})", what.replace("_", " ")) for what in ("gaps", "missing_blocks", "dropped_blocks")),

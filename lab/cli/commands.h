@@ -76,8 +76,9 @@ struct PlanOptions {
   std::string tensor_parallel = "auto";
   std::string prefill_tensor_parallel;  // empty: as tensor_parallel, as the next
   std::string decode_tensor_parallel;
-  std::string kv_memory;    // empty: what weights and a reserve leave
-  std::string dram_memory;  // empty: none
+  std::string kv_memory;      // empty: what weights and a reserve leave
+  std::string expert_memory;  // empty: all experts are in memory
+  std::string dram_memory;    // empty: none
   std::string kv_format = "bf16";
   bool mtp = false;  // workers have --speculation=mtp
   uint32_t block_tokens = 16;

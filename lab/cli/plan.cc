@@ -63,6 +63,17 @@ absl::Status CheckMtp(const ModelConfig& model, const Hardware& hardware) {
                          hardware.name);
 }
 
+absl::Status CheckExperts(const PlanRequest& request, const std::string& expert_memory) {
+  if (request.model.experts.count == 0) {
+    return InvalidArgument("--expert-memory: a {} has no experts; leave it out",
+                           request.model.architecture);
+  }
+  if (!request.hardware.gpu) return absl::OkStatus();
+  return InvalidArgument(
+      "--expert-memory={}: workers on GPUs ({}) have all experts in memory; leave it out",
+      expert_memory, request.hardware.name);
+}
+
 // 0 for "auto".
 int32_t DegreeOf(const std::string& role, const std::string& both) {
   const std::string& degree = role.empty() ? both : role;
@@ -84,6 +95,10 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   request.wire_codec = options.wire_codec;
   if (!options.kv_memory.empty()) {
     ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));
+  }
+  if (!options.expert_memory.empty()) {
+    RETURN_IF_ERROR(CheckExperts(request, options.expert_memory));
+    ASSIGN_OR_RETURN(request.expert_memory_bytes, ParseBytes(options.expert_memory));
   }
   if (!options.dram_memory.empty()) {
     ASSIGN_OR_RETURN(request.dram_memory_bytes, ParseBytes(options.dram_memory));

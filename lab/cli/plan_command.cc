@@ -77,6 +77,12 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
       ->check(Size())
       ->type_name("SIZE");
   command
+      .add_option("--expert-memory", plan.expert_memory,
+                  "memory of a worker for the experts of a mixture, as the workers' "
+                  "--expert_memory; the others are on a disk [all]")
+      ->check(Size())
+      ->type_name("SIZE");
+  command
       .add_option("--dram-memory", plan.dram_memory,
                   "host memory of a prefill worker for evicted prefixes, as the workers' "
                   "--dram_memory; counts as cache with --trace [0B]")

@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<KvEvalSession>> KvEvalSession::Open(const std::st
                                                                    int32_t sequences,
                                                                    int32_t tokens_max,
                                                                    WeightPolicy weights) {
-  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model, weights));
+  ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model, {.policy = weights}));
   std::unique_ptr<KvEvalSession> session(new KvEvalSession(std::move(loaded)));
   ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(model));
   session->calibration_ = KvCalibration::Load(model);

@@ -26,7 +26,8 @@ struct KernelBenchOptions {
 //   attention_FORMAT      GB/s of pages read by a decode step's attention; limit: read bandwidth
 //   decode_b1_FORM, prefill_512_FORM (fp8, int8, int4), decode_b8_int4_over_b1
 //                         the same with quantised weights (lab/micro/kernels_weights.h)
-//   moe_decode_b1, moe_decode_b1_int4, moe_decode_b1_mxfp4, moe_decode_b8_over_b1
+//   moe_decode_b1, moe_decode_b1_int4, moe_decode_b1_mxfp4, moe_decode_b8_over_b1,
+//     moe_disk_half, moe_disk_quarter and their _hits
 //                         decode steps with experts (lab/micro/kernels_experts.h)
 //   memory_over_weights   resident at the most, without the pool, over the bytes of the weights
 //   read_bandwidth, bf16_dot_product_peak, f32_multiply_add_peak

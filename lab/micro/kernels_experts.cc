@@ -1,9 +1,16 @@
 #include "lab/micro/kernels_experts.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
+#include <memory>
+#include <random>
 #include <string>
 #include <utility>
 
+#include "base/check.h"
+#include "lab/fake/temp_folder.h"
 #include "lab/micro/kernels_model.h"
 
 namespace penstock {
@@ -41,6 +48,75 @@ std::vector<std::pair<std::string, MatrixForms>> FormsOfExperts() {
           {"_mxfp4", {.layers = mxfp4, .lm_head = int8}}};
 }
 
+// The biases of routers with which experts are chosen about as often as Zipf's law says, in another
+// order in each layer.
+void SkewRouters(Weights& weights) {
+  std::mt19937 random(1);
+  for (LayerWeights& layer : weights.layers) {
+    std::vector<float>& bias = layer.experts->router_bias;
+    for (size_t e = 0; e < layer.experts->experts.size(); ++e) {
+      bias.push_back(-std::log(static_cast<float>(e + 1)));
+    }
+    std::ranges::shuffle(bias, random);
+  }
+}
+
+// A model of ExpertsShape in 4 bits, with all experts in memory or with a cache.
+Weights SkewedWeights(std::unique_ptr<ExpertCache> cache) {
+  const MatrixForms forms = FormsOfExperts()[1].second;
+  Weights weights = RandomWeights(ExpertsShape(), 1, 0.02f, forms, std::move(cache));
+  SkewRouters(weights);
+  return weights;
+}
+
+// Tokens/s of steps of one sequence, behind some that fill the cache.
+double SkewedDecode(BenchModel& model) {
+  constexpr int32_t kWarmUp = 200, kMeasured = 200;
+  for (int32_t i = 0; i < kWarmUp; ++i) model.DecodeSeconds(1, kPosition + i);
+  double seconds = 0;
+  for (int32_t i = 0; i < kMeasured; ++i) {
+    seconds += model.DecodeSeconds(1, kPosition + kWarmUp + i);
+  }
+  return kMeasured / seconds;
+}
+
+double HitShare(const ExpertCacheStats& stats) {
+  return static_cast<double>(stats.hits) / static_cast<double>(stats.hits + stats.misses);
+}
+
+void MeasureOnDisk(const Exec& exec, const std::function<void(const std::string&)>& progress,
+                   std::vector<BenchRow>& rows) {
+  progress("experts: moe_disk, all in memory");
+  uint64_t all = 0;
+  double in_memory = 0;
+  {
+    BenchModel model(exec, SkewedWeights(nullptr));
+    for (const LayerWeights& layer : model.weights().layers) {
+      for (const GatedWeights& expert : layer.experts->experts) all += expert.memory_bytes();
+    }
+    in_memory = SkewedDecode(model);
+  }
+  for (const auto& [name, parts] : {std::pair("moe_disk_half", 2), {"moe_disk_quarter", 4}}) {
+    progress(fmt::format("experts: {}", name));
+    const TempFolder folder;
+    auto cache = ExpertCache::Create({.directory = folder.path(), .bytes = all / parts});
+    PENSTOCK_CHECK(cache.ok(), "(no file for experts)");
+    BenchModel model(exec, SkewedWeights(*std::move(cache)));
+    const double rate = SkewedDecode(model);
+    rows.push_back({.name = name,
+                    .value = rate,
+                    .unit = "tokens/s",
+                    .limit = in_memory,
+                    .fraction = rate / in_memory});
+    const double hits = HitShare(model.weights().expert_cache->stats());
+    rows.push_back({.name = fmt::format("{}_hits", name),
+                    .value = hits,
+                    .unit = "ratio",
+                    .limit = 1,
+                    .fraction = hits});
+  }
+}
+
 }  // namespace
 
 std::vector<BenchRow> MeasureExperts(const Exec& exec, int32_t rounds,
@@ -64,6 +140,7 @@ std::vector<BenchRow> MeasureExperts(const Exec& exec, int32_t rounds,
                     .limit = kBenchBatch,
                     .fraction = ratio / kBenchBatch});
   }
+  MeasureOnDisk(exec, progress, rows);
   return rows;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "kernels/cpu/thread_pool.h"
 
@@ -44,8 +45,11 @@ ModelConfig ExpertsShape() {
 }
 
 BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms, const ModelConfig& config)
+    : BenchModel(exec, RandomWeights(config, 1, 0.02f, forms)) {}
+
+BenchModel::BenchModel(const Exec& exec, Weights weights)
     : exec_(exec),
-      weights_(RandomWeights(config, 1, 0.02f, forms)),
+      weights_(std::move(weights)),
       runner_(weights_, exec, kChunk),
       attention_(weights_.config.head_dim, ThreadCount(exec)),
       table_blocks_(runner_.kv_layout().BlocksFor(runner_.max_position())),

@@ -16,13 +16,14 @@ inline constexpr int32_t kBenchBatch = 8;
 ModelConfig TinyLlamaShape();
 ModelConfig ExpertsShape();
 
-// A model with random weights in `forms`, its runner, and pages for kBenchBatch sequences of up to
-// kBenchContext + 64 tokens. One thread calls it.
+// A model with random weights in `forms`, or with given ones, its runner, and pages for kBenchBatch
+// sequences of up to kBenchContext + 64 tokens. One thread calls it.
 class BenchModel {
  public:
   // `exec.threads` outlives the object.
   BenchModel(const Exec& exec, const MatrixForms& forms,
              const ModelConfig& config = TinyLlamaShape());
+  BenchModel(const Exec& exec, Weights weights);
 
   const Weights& weights() const { return weights_; }
   size_t pool_bytes() const { return pages_.bytes(); }

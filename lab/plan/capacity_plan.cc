@@ -145,6 +145,10 @@ absl::StatusOr<CapacityPlan> MakePlan(const PlanRequest& request) {
   ASSIGN_OR_RETURN(const KvLayout layout,
                    KvLayoutOf(request.model, request.block_tokens, request.kv_format));
   plan.cost = CostOf(request.model, request.weights, layout);
+  if (request.expert_memory_bytes) {
+    const auto limit = static_cast<double>(*request.expert_memory_bytes);
+    plan.cost.expert_bytes = std::min(plan.cost.expert_bytes, limit);
+  }
   plan.forms = KvFormsOf(plan.cost);
   ASSIGN_OR_RETURN(plan.wire, WireForm(request, plan.forms));
   ASSIGN_OR_RETURN(plan.prefill, FitPrefill(request, plan.cost));

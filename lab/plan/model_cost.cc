@@ -70,6 +70,7 @@ ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const Kv
   ModelCost cost{.weights = weights,
                  .experts = config.experts.count,
                  .experts_per_token = config.experts.per_token,
+                 .expert_bytes = weights.experts.bytes,
                  .layers = config.layers,
                  .hidden = config.hidden,
                  .windows = WindowsOf(config),

@@ -21,6 +21,7 @@ struct ModelCost {
   WeightSizes weights;
   int32_t experts = 0;  // routed ones of a layer; 0: MLPs are dense
   int32_t experts_per_token = 0;
+  double expert_bytes = 0;  // of all routed experts, in memory; the others are on a disk
   int32_t layers = 0;
   int32_t hidden = 0;
   double flops_per_token = 0;         // matrices, without the head
@@ -29,7 +30,9 @@ struct ModelCost {
   std::vector<WindowedLayers> windows;
   KvLayout layout;  // resident, as workers lay it out
 
-  uint64_t weight_bytes() const { return static_cast<uint64_t>(weights.bytes()); }
+  uint64_t weight_bytes() const {  // in memory
+    return static_cast<uint64_t>(weights.bytes() - weights.experts.bytes + expert_bytes);
+  }
   double kv_bytes_per_token() const {
     return static_cast<double>(layout.PayloadBytes()) / layout.block_tokens;
   }

@@ -62,10 +62,12 @@ struct PlanRequest {
   KvDtype kv_format = KvDtype::kBf16;
   std::string wire_codec = "raw";           // of pages in bf16: raw, lx16 or lxr
   std::optional<uint64_t> kv_memory_bytes;  // a worker's; absent: what weights and reserve leave
-  uint64_t dram_memory_bytes = 0;           // of a prefill worker, for evicted prefixes
-  double memory_share = 0.9;                // of the hardware's memory that may be used at all
-  double link_bytes_per_s = 1.25e9;         // from a prefill to a decode worker
-  int32_t chunk_tokens = 512;               // of a prefill step
+  // A CPU worker's for routed experts; absent: all are in memory.
+  std::optional<uint64_t> expert_memory_bytes;
+  uint64_t dram_memory_bytes = 0;    // of a prefill worker, for evicted prefixes
+  double memory_share = 0.9;         // of the hardware's memory that may be used at all
+  double link_bytes_per_s = 1.25e9;  // from a prefill to a decode worker
+  int32_t chunk_tokens = 512;        // of a prefill step
   int64_t prefill_workers_min = 1;
   int32_t batch_max = 64;         // of a decode step
   double gpu_hour_price = 0;      // of a device; 0: unknown

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "base/bytes.h"
 #include "model/cuda/cuda_model_check.h"
 
 namespace penstock {
@@ -45,6 +46,17 @@ void WarnOfGpus(const PlanRequest& request, const CapacityPlan& plan,
   }
 }
 
+void WarnOfExperts(const CapacityPlan& plan, std::vector<std::string>& warnings) {
+  const double all = plan.cost.weights.experts.bytes, held = plan.cost.expert_bytes;
+  if (held >= all) return;
+  warnings.push_back(fmt::format(
+      "{} of {} of experts are in memory; the file in expert_dir takes {}. The times of this plan "
+      "are those of experts in memory: add what a worker shows as "
+      "penstock_expert_wait_seconds_total",
+      FormatBytes(static_cast<uint64_t>(held)), FormatBytes(static_cast<uint64_t>(all)),
+      FormatBytes(static_cast<uint64_t>(all))));
+}
+
 void WarnOfContexts(const CapacityPlan& plan, std::vector<std::string>& warnings) {
   for (const ContextCapacity& row : plan.contexts) {
     if (row.sequences > 0) continue;
@@ -72,6 +84,7 @@ void WarnOfExchange(const RolePlan& role, double share, const char* what,
 std::vector<std::string> WarningsOf(const PlanRequest& request, const CapacityPlan& plan) {
   std::vector<std::string> warnings;
   WarnOfGpus(request, plan, warnings);
+  WarnOfExperts(plan, warnings);
   WarnOfContexts(plan, warnings);
   WarnOfExchange(plan.prefill, plan.prefill_exchange_share, "a prompt", warnings);
   WarnOfExchange(plan.decode, plan.decode_exchange_share, "a decode step", warnings);

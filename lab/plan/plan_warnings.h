@@ -8,7 +8,8 @@
 namespace penstock {
 
 // Full sentences, each with the limit that it is about: links that are too slow, a model that
-// workers on GPUs refuse, contexts that do not fit, and an exchange that takes most of the time.
+// workers on GPUs refuse, experts on a disk, contexts that do not fit, and an exchange that takes
+// most of the time.
 std::vector<std::string> WarningsOf(const PlanRequest& request, const CapacityPlan& plan);
 
 }  // namespace penstock

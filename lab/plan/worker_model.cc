@@ -6,7 +6,7 @@ namespace penstock {
 
 uint64_t WorkerModel::DeviceWeightBytes() const {
   const WeightSizes& weights = cost.weights;
-  return static_cast<uint64_t>((weights.layers.bytes + weights.experts.bytes) / degree +
+  return static_cast<uint64_t>((weights.layers.bytes + cost.expert_bytes) / degree +
                                weights.head.bytes + weights.tables.bytes + weights.vectors.bytes);
 }
 

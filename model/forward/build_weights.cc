@@ -238,8 +238,9 @@ absl::Status FillMlp(const ModelConfig& config, const std::string& prefix, Fille
                     layer.down_bias);
 }
 
+// `cache` takes the routed experts, unless it is null.
 absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::string& prefix,
-                                        Filler& filler) {
+                                        Filler& filler, ExpertCache* cache) {
   const ExpertConfig& experts = config.experts;
   ExpertLayer layer;
   layer.router.resize(static_cast<size_t>(experts.count) * static_cast<size_t>(config.hidden));
@@ -257,6 +258,7 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
     const std::string name = fmt::format("{}experts.{}.", prefix, e);
     ASSIGN_OR_RETURN(GatedWeights expert, FillGated(config, name, experts.intermediate, filler));
     if (experts.biases) RETURN_IF_ERROR(FillExpertBiases(config, name, filler, expert));
+    if (cache != nullptr) RETURN_IF_ERROR(cache->Add(expert));
     layer.experts.push_back(std::move(expert));
   }
   if (experts.shared_intermediate == 0) return layer;
@@ -270,8 +272,8 @@ absl::StatusOr<ExpertLayer> FillExperts(const ModelConfig& config, const std::st
   return layer;
 }
 
-absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
-                       LayerWeights& layer) {
+absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler, Weights& weights) {
+  LayerWeights& layer = weights.layers[static_cast<size_t>(index)];
   const LayerNames& names = config.names;
   const std::string prefix = fmt::format("{}{}.", names.layers, index);
   const auto norm = [&](std::string_view name, std::vector<float>& target) {
@@ -285,7 +287,7 @@ absl::Status FillLayer(const ModelConfig& config, int32_t index, Filler& filler,
   RETURN_IF_ERROR(norm(names.mlp_norm, layer.mlp_norm));
   const std::string mlp = fmt::format("{}{}.", prefix, names.mlp);
   if (config.HasExperts(index)) {
-    ASSIGN_OR_RETURN(layer.experts, FillExperts(config, mlp, filler));
+    ASSIGN_OR_RETURN(layer.experts, FillExperts(config, mlp, filler, weights.expert_cache.get()));
   } else {
     RETURN_IF_ERROR(FillMlp(config, mlp, filler, layer));
   }
@@ -326,10 +328,12 @@ absl::Status FillEmbedding(const ModelConfig& config, const std::string& module,
 
 }  // namespace
 
-absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) {
+absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler,
+                                     std::unique_ptr<ExpertCache> experts) {
   RETURN_IF_ERROR(CheckConfig(config));
   Weights weights;
   weights.config = config;
+  weights.expert_cache = std::move(experts);
   const LayerNames& names = config.names;
   const std::string embedding(names.embedding);
   ASSIGN_OR_RETURN(
@@ -344,13 +348,14 @@ absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler) 
   }
   weights.layers.resize(static_cast<size_t>(config.KvLayers()));
   for (int32_t i = 0; i < config.KvLayers(); ++i) {
-    RETURN_IF_ERROR(FillLayer(config, i, filler, weights.layers[i]));
+    RETURN_IF_ERROR(FillLayer(config, i, filler, weights));
   }
   if (config.use_mtp) {
     ASSIGN_OR_RETURN(weights.mtp, FillMtp(config, filler));
   }
   RETURN_IF_ERROR(
       FillNorm(config, "", names.final_norm, config.hidden, filler, weights.final_norm));
+  if (weights.expert_cache != nullptr) weights.expert_cache->Start();
   return weights;
 }
 

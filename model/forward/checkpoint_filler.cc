@@ -205,9 +205,10 @@ class CheckpointFiller final : public Filler {
 }  // namespace
 
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
-                                    const MatrixForms& forms) {
+                                    const MatrixForms& forms,
+                                    std::unique_ptr<ExpertCache> experts) {
   CheckpointFiller filler(config, source, forms, Placement::kMemory);
-  return BuildWeights(config, filler);
+  return BuildWeights(config, filler, std::move(experts));
 }
 
 absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source,

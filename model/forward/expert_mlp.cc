@@ -32,20 +32,21 @@ int64_t HiddenOf(const ModelConfig& config) {
 
 }  // namespace
 
-ExpertMlp::ExpertMlp(const ModelConfig& config, const Exec& exec, int64_t max_tokens)
-    : config_(config),
+ExpertMlp::ExpertMlp(const Weights& weights, const Exec& exec, int64_t max_tokens)
+    : config_(weights.config),
+      cache_(weights.expert_cache.get()),
       exec_(exec),
-      scores_(Words(max_tokens, config.experts.count)),
-      chosen_(Words(max_tokens, config.experts.per_token)),
-      weights_(Words(max_tokens, config.experts.per_token)),
-      gathered_(Words(max_tokens, HiddenOf(config))),
-      gated_(Words(max_tokens, Widest(config.experts))),
-      result_(Words(max_tokens, HiddenOf(config))),
-      first_(static_cast<size_t>(config.experts.count) + 1),
-      rows_(static_cast<size_t>(max_tokens * config.experts.per_token)),
+      scores_(Words(max_tokens, config_.experts.count)),
+      chosen_(Words(max_tokens, config_.experts.per_token)),
+      weights_(Words(max_tokens, config_.experts.per_token)),
+      gathered_(Words(max_tokens, HiddenOf(config_))),
+      gated_(Words(max_tokens, Widest(config_.experts))),
+      result_(Words(max_tokens, HiddenOf(config_))),
+      first_(static_cast<size_t>(config_.experts.count) + 1),
+      rows_(static_cast<size_t>(max_tokens * config_.experts.per_token)),
       row_weights_(rows_.size()) {
   // No family with experts has another activation.
-  PENSTOCK_CHECK(config.experts.count == 0 || config.activation == Activation::kSilu);
+  PENSTOCK_CHECK(config_.experts.count == 0 || config_.activation == Activation::kSilu);
 }
 
 size_t ExpertMlp::bytes() const {
@@ -53,16 +54,42 @@ size_t ExpertMlp::bytes() const {
          result_.bytes();
 }
 
-void ExpertMlp::Run(const ExpertLayer& layer, View<const float, 2> input, const GemmScratch& gemm,
-                    View<float, 2> output) {
+absl::Status ExpertMlp::Run(const ExpertLayer& layer, View<const float, 2> input,
+                            const GemmScratch& gemm, View<float, 2> output) {
   Choose(layer, input);
   SortByExpert(input.dim(0));
+  if (cache_ != nullptr) BeginCached(layer, input.dim(0));
   std::fill_n(output.data, output.dim(0) * output.dim(1), 0.0f);
   for (int32_t e = 0; e < config_.experts.count; ++e) {
     const Group group = GroupOf(e);
-    if (!group.rows.empty()) AddExpert(layer.experts[e], group, input, gemm, output);
+    if (group.rows.empty()) continue;
+    RETURN_IF_ERROR(AddRouted(layer.experts[e], group, input, gemm, output));
   }
   if (layer.shared.has_value()) AddShared(layer, input, gemm, output);
+  return absl::OkStatus();
+}
+
+// The cache reads later experts while earlier ones are computed.
+void ExpertMlp::BeginCached(const ExpertLayer& layer, int64_t tokens) {
+  uses_.clear();
+  for (int32_t e = 0; e < config_.experts.count; ++e) {
+    const int64_t rows = std::ssize(GroupOf(e).rows);
+    if (rows > 0) uses_.push_back({.expert = layer.experts[e].cached_as, .tokens = rows});
+  }
+  cache_->Begin(uses_, tokens);
+}
+
+absl::Status ExpertMlp::AddRouted(const GatedWeights& expert, const Group& group,
+                                  View<const float, 2> input, const GemmScratch& gemm,
+                                  View<float, 2> output) {
+  if (cache_ == nullptr) {
+    AddExpert(expert, group, input, gemm, output);
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const GatedWeights* const cached, cache_->Get(expert));
+  AddExpert(*cached, group, input, gemm, output);
+  cache_->Release(expert.cached_as);
+  return absl::OkStatus();
 }
 
 void ExpertMlp::Choose(const ExpertLayer& layer, View<const float, 2> input) {

@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/status.h"
 #include "kernels/buffer.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
@@ -15,14 +16,15 @@ namespace penstock {
 // One thread calls Run.
 class ExpertMlp {
  public:
-  // Needs no memory for a model without experts.
-  ExpertMlp(const ModelConfig& config, const Exec& exec, int64_t max_tokens);
+  // Needs no memory for a model without experts. `weights` outlive it.
+  ExpertMlp(const Weights& weights, const Exec& exec, int64_t max_tokens);
 
   // output = the weighted sum of the chosen experts' outputs, and of the shared expert's, for each
   // row of `input`. Only matrices of chosen experts are read. A row's experts are added in
-  // ascending order of their ids, so a row's bits do not depend on the others.
-  void Run(const ExpertLayer& layer, View<const float, 2> input, const GemmScratch& gemm,
-           View<float, 2> output);
+  // ascending order of their ids, so a row's bits do not depend on the others. Errors are those of
+  // ExpertCache::Get, if the weights have one.
+  absl::Status Run(const ExpertLayer& layer, View<const float, 2> input, const GemmScratch& gemm,
+                   View<float, 2> output);
   size_t bytes() const;
 
  private:
@@ -35,6 +37,9 @@ class ExpertMlp {
   void Choose(const ExpertLayer& layer, View<const float, 2> input);
   void SortByExpert(int64_t tokens);
   Group GroupOf(int32_t expert) const;
+  void BeginCached(const ExpertLayer& layer, int64_t tokens);
+  absl::Status AddRouted(const GatedWeights& expert, const Group& group, View<const float, 2> input,
+                         const GemmScratch& gemm, View<float, 2> output);
   void AddExpert(const GatedWeights& expert, const Group& group, View<const float, 2> input,
                  const GemmScratch& gemm, View<float, 2> output);
   void ScoreShared(const ExpertLayer& layer, View<const float, 2> input);
@@ -42,6 +47,7 @@ class ExpertMlp {
                  View<float, 2> output);
 
   const ModelConfig& config_;
+  ExpertCache* const cache_;  // null: all experts are in memory
   const Exec exec_;
   Buffer scores_;    // [max_tokens, experts]
   Buffer chosen_;    // [max_tokens, experts per token]
@@ -53,6 +59,7 @@ class ExpertMlp {
   std::vector<int64_t> first_;
   std::vector<int32_t> rows_;
   std::vector<float> row_weights_;
+  std::vector<ExpertUse> uses_;
 };
 
 }  // namespace penstock

@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "base/check.h"
 #include "model/forward/weight_filler.h"
 
@@ -50,9 +52,9 @@ class RandomFiller final : public Filler {
 }  // namespace
 
 Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation,
-                      const MatrixForms& forms) {
+                      const MatrixForms& forms, std::unique_ptr<ExpertCache> experts) {
   RandomFiller filler(seed, deviation, forms);
-  absl::StatusOr<Weights> weights = BuildWeights(config, filler);
+  absl::StatusOr<Weights> weights = BuildWeights(config, filler, std::move(experts));
   PENSTOCK_CHECK(weights.ok());
   return *std::move(weights);
 }

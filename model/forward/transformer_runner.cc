@@ -137,7 +137,7 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     if (last && batch.kept.empty()) break;
     Attend(args, i, batch);
     if (last) KeepRows(batch);
-    FinishLayer(i, batch);
+    RETURN_IF_ERROR(FinishLayer(i, batch));
   }
   if (!batch.kept.empty()) {
     scratch_->selection.End(args.kv);
@@ -532,7 +532,7 @@ void TransformerRunner::KeepRows(Batch& batch) {
   batch.rows = batch.kept_rows;
 }
 
-void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
+absl::Status TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
   TransformerScratch& s = *scratch_;
@@ -547,9 +547,10 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
     AddProduct(attention, batch);
   }
   if (layer.experts.has_value()) {
-    s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
-                  {s.branch.as<float>(), {batch.rows, config.hidden}});
-    return AddBranch(layer.mlp_output_norm, batch);
+    RETURN_IF_ERROR(s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
+                                  {s.branch.as<float>(), {batch.rows, config.hidden}}));
+    AddBranch(layer.mlp_output_norm, batch);
+    return absl::OkStatus();
   }
   const View<float, 2> gated(s.gated.as<float>(), {batch.rows, s.gated_width});
   Gemm(exec_, {.input = Normed(layer.mlp_norm, batch),
@@ -564,6 +565,7 @@ void TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
               .bias = layer.down_bias,
               .norm = layer.mlp_output_norm},
              batch);
+  return absl::OkStatus();
 }
 
 // The outputs of the rows that are kept, behind the last layer.

@@ -31,7 +31,8 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
 
   // Returns INVALID_ARGUMENT, before anything is written, that names the value out of range: a
   // token, position, block table, layout, shape of the logits, or more than max_step_tokens()
-  // tokens.
+  // tokens. Also errors of ExpertCache::Get, after which the step has written to its own slots of
+  // the pages only, and may be repeated.
   absl::Status Step(const StepArgs& args) override;
 
   // `this` if the weights have the layer for multi-token prediction.
@@ -67,7 +68,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   void AddSequence(const SequenceStep& sequence, Batch& batch);
   void AddTokens(const StepArgs& args, const SequenceStep& sequence, int64_t first_row);
   void KeepRows(Batch& batch);
-  void FinishLayer(int32_t layer, const Batch& batch);
+  absl::Status FinishLayer(int32_t layer, const Batch& batch);
   void Finish(const StepArgs& args, Batch& batch);
   View<const float, 2> RowsWithLogits(View<const float, 2> hidden, const Batch& batch);
   void Logits(const StepArgs& args, View<const float, 2> hidden);

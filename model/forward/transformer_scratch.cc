@@ -83,7 +83,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
            ThreadCount(exec)),
       attention(weights.config.head_dim, ThreadCount(exec)),
       latents(weights.config, exec, max_tokens),
-      experts(weights.config, exec, max_tokens),
+      experts(weights, exec, max_tokens),
       selection(exec) {
   positions.reserve(static_cast<size_t>(max_tokens));
   tokens.reserve(static_cast<size_t>(max_tokens));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -51,8 +52,9 @@ class Filler {
 absl::Status FillLatents(const ModelConfig& config, const std::string& prefix, Filler& filler,
                          LayerWeights& layer);
 
-// Builds the weights of a model of `config`.
-absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler);
+// Builds the weights of a model of `config`, whose experts go to the cache, unless it is null.
+absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler,
+                                     std::unique_ptr<ExpertCache> experts = nullptr);
 
 // Reads inputs [first, first + count) of row `row` of a part's tensor.
 using ReadRow = std::function<void(int64_t row, int64_t first, int64_t count, Bf16* target)>;

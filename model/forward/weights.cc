@@ -23,9 +23,6 @@ void AddForms(const WeightMatrix& matrix, std::vector<std::string>& names) {
   }
 }
 
-// The bytes of an expert's matrices.
-size_t BytesOf(const GatedWeights& expert) { return expert.gate_up.bytes() + expert.down.bytes(); }
-
 }  // namespace
 
 std::vector<const WeightMatrix*> LayerWeights::Matrices() const {
@@ -65,9 +62,13 @@ size_t Weights::matrix_bytes() const {
 
 size_t Weights::step_bytes() const {
   size_t bytes = matrix_bytes();
-  const auto unused = static_cast<size_t>(config.experts.count - config.experts.per_token);
+  const auto used = static_cast<size_t>(config.experts.per_token);
   for (const LayerWeights& layer : layers) {
-    if (layer.experts.has_value()) bytes -= unused * BytesOf(layer.experts->experts[0]);
+    if (!layer.experts.has_value()) continue;
+    for (const GatedWeights& expert : layer.experts->experts) {
+      bytes -= expert.gate_up.bytes() + expert.down.bytes();
+    }
+    bytes += used * layer.experts->experts[0].memory_bytes();
   }
   return bytes;
 }
@@ -79,7 +80,8 @@ const WeightMatrix* Weights::embedding_matrix() const {
 
 size_t Weights::bytes() const {
   const size_t matrix = embedding_weight.has_value() ? embedding_weight->bytes() : 0;
-  return matrix_bytes() + embedding.bytes() + positions.bytes() + matrix;
+  const size_t experts = expert_cache == nullptr ? 0 : expert_cache->bytes();
+  return matrix_bytes() + embedding.bytes() + positions.bytes() + matrix + experts;
 }
 
 bool Weights::quantised() const { return MatricesName() != kBf16Name; }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,25 +11,19 @@
 #include "kernels/buffer.h"
 #include "kernels/weight_matrix.h"
 #include "model/checkpoint/model_config.h"
+#include "model/experts/expert_cache.h"
+#include "model/experts/gated_weights.h"
 #include "model/forward/formats/tensor_source.h"
 #include "model/forward/weight_policy.h"
 
 namespace penstock {
 
-// An MLP with a gate.
-struct GatedWeights {
-  WeightMatrix gate_up;             // rows alternate 16 of gate, 16 of up (padded to 16)
-  std::vector<float> gate_up_bias;  // in the order of the rows, or empty
-  WeightMatrix down;                // [hidden][intermediate]
-  std::vector<float> down_bias;     // [hidden], or empty
-};
-
 // A mixture of experts.
 struct ExpertLayer {
-  std::vector<float> router;       // [experts][hidden]
-  std::vector<float> router_bias;  // [experts], or empty
-  std::vector<float> choice_bias;  // [experts], or empty
-  std::vector<GatedWeights> experts;
+  std::vector<float> router;          // [experts][hidden]
+  std::vector<float> router_bias;     // [experts], or empty
+  std::vector<float> choice_bias;     // [experts], or empty
+  std::vector<GatedWeights> experts;  // without panels where Weights::expert_cache has them
   std::optional<GatedWeights> shared;
   std::vector<float> shared_gate;  // [hidden]; empty: the shared expert's weight is 1
 };
@@ -96,13 +91,16 @@ struct Weights {
   std::optional<MtpWeights> mtp;     // with config.use_mtp
   std::vector<float> final_norm;     // [hidden], or [2 * hidden]
   WeightMatrix lm_head;              // [vocab][hidden]
+  // Null: the experts of all layers are in memory. It changes while a runner computes.
+  std::unique_ptr<ExpertCache> expert_cache;
 
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are a Buffer
 
   size_t bytes() const;         // memory owned
   size_t matrix_bytes() const;  // all but the embedding table
-  size_t step_bytes() const;    // of them, those that a decode step of one sequence reads
-  bool quantised() const;       // some matrix is
+  // Bytes that a decode step of one sequence reads, where all experts are in memory.
+  size_t step_bytes() const;
+  bool quantised() const;  // some matrix is
   // The forms of the matrices: "bf16", or for example "int4 g32, lm_head int8 g128".
   std::string MatricesName() const;
   // The same, and ", activations int16" if the CPU's products round them to integers, which those
@@ -122,8 +120,10 @@ struct Weights {
 // that the checkpoint has quantised keep their codes and scales. Returns NOT_FOUND or
 // INVALID_ARGUMENT that names the tensor, its shape and the shape that config.json implies; also if
 // `forms` asks to round a matrix that is quantised already.
+// With `experts` each expert goes there as soon as it is packed.
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
-                                    const MatrixForms& forms = {});
+                                    const MatrixForms& forms = {},
+                                    std::unique_ptr<ExpertCache> experts = nullptr);
 
 // As LoadWeights, but a matrix that neither the checkpoint nor `forms` quantises is a StoredMatrix,
 // which reads the tensors of `source` when it is asked for rows. So the source's bytes outlive the
@@ -134,6 +134,7 @@ absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSour
 // Normally distributed matrices and biases, norms of 1, rounded to `forms`: for benchmarks and
 // tests.
 Weights RandomWeights(const ModelConfig& config, uint64_t seed, float deviation = 0.02f,
-                      const MatrixForms& forms = {});
+                      const MatrixForms& forms = {},
+                      std::unique_ptr<ExpertCache> experts = nullptr);
 
 }  // namespace penstock

@@ -2,6 +2,10 @@
 
 #include <xxhash.h>
 
+#include <memory>
+#include <utility>
+
+#include "base/bytes.h"
 #include "base/mapped_file.h"
 #include "model/load/checkpoint_source.h"
 
@@ -17,14 +21,24 @@ absl::Status CheckMtp(const std::string& directory, const ModelConfig& config) {
       directory, config.architecture);
 }
 
+absl::StatusOr<std::unique_ptr<ExpertCache>> OpenExperts(
+    const std::string& directory, const ModelConfig& config,
+    const std::optional<ExpertCache::Options>& options) {
+  if (!options) return nullptr;
+  if (config.experts.count > 0) return ExpertCache::Create(*options);
+  return InvalidArgument(
+      "expert_memory is {}, and {} is a {} without experts; leave expert_memory out",
+      FormatBytes(options->bytes), directory, config.architecture);
+}
+
 }  // namespace
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy policy,
-                                      bool use_mtp) {
+absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOptions& options) {
   ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
   ModelConfig config = checkpoint.config();
-  config.use_mtp = use_mtp;
-  if (use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
+  config.use_mtp = options.use_mtp;
+  if (options.use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
+  ASSIGN_OR_RETURN(auto experts, OpenExperts(directory, config, options.expert_cache));
   std::span<const std::byte> current;  // the tensor that is being packed
   uint64_t hash = 0;
   // Hashing reads the pages from disk, so the packing that follows finds them in memory.
@@ -33,7 +47,7 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, WeightPolicy
     current = tensor.bytes;
     if (first) hash += HashOf(tensor);
   });
-  auto weights = LoadWeights(config, source, FormsOf(policy));
+  auto weights = LoadWeights(config, source, FormsOf(options.policy), std::move(experts));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   RETURN_IF_ERROR(source.CheckAllUsed(config));
   const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(checkpoint, hash));

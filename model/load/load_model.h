@@ -1,17 +1,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/status.h"
 #include "model/checkpoint/checkpoint.h"
+#include "model/experts/expert_cache.h"
 #include "model/forward/weights.h"
 
 namespace penstock {
 
 // This room, model/load, reads the weights of a checkpoint: it packs them for the CPU, or leaves
 // the matrices in the files for devices that take them from there (StoredModel). It may use base/,
-// kernels/cpu, model/checkpoint and model/forward only. It does not know devices.
+// kernels/cpu, model/checkpoint, model/experts and model/forward only. It does not know devices.
 //
 // A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
@@ -22,17 +24,23 @@ struct LoadedModel {
   uint64_t fingerprint = 0;
 };
 
+struct LoadOptions {
+  // May round the matrices of a 16-bit checkpoint; it is an error for a quantised one.
+  WeightPolicy policy = WeightPolicy::kCheckpoint;
+  // Loads the layer for multi-token prediction, too; FAILED_PRECONDITION if the model has none.
+  bool use_mtp = false;
+  // Keeps the experts in a file and a cache, which no moment of loading exceeds by more than one
+  // expert; INVALID_ARGUMENT if the model has none. nullopt: all are in memory.
+  std::optional<ExpertCache::Options> expert_cache = {};
+};
+
 // Opens the checkpoint in `directory`, packs its weights and unmaps it. The pages of the files are
 // released tensor by tensor, so the peak memory is the weights plus one tensor. Returns
 // INVALID_ARGUMENT or NOT_FOUND that names the file, the tensor, the shape found and the shape that
 // config.json implies. A tensor that the model does not use is an error too: a model that ignored
 // it would compute other logits.
-// `policy` may round the matrices of a 16-bit checkpoint; it is an error for a quantised one.
-// `use_mtp`: load the layer for multi-token prediction, too; FAILED_PRECONDITION if the model has
-// none.
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
-                                      WeightPolicy policy = WeightPolicy::kCheckpoint,
-                                      bool use_mtp = false);
+                                      const LoadOptions& options = {});
 
 // The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
 // (HashOf).

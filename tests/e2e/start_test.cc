@@ -133,6 +133,22 @@ TEST_P(WorkerStartTest, PoolOfTheDraftModelSmallerThanABlock) {
                 65, "draft_model");
 }
 
+TEST_P(WorkerStartTest, MemoryForExpertsWithoutADirectory) {
+  ExpectRefusal({"--model=" + model_, "--expert_memory=1GiB"}, 65,
+                "expert_memory is 1GiB, and expert_dir is empty");
+}
+
+TEST_P(WorkerStartTest, MemoryForExpertsOfADenseModel) {
+  ExpectRefusal({"--model=" + model_, "--expert_memory=1GiB", "--expert_dir=" + model_}, 65,
+                "is a LlamaForCausalLM without experts; leave expert_memory out");
+}
+
+TEST_P(WorkerStartTest, MemoryForExpertsOnAGpu) {
+  ExpectRefusal(
+      {"--model=" + model_, "--expert_memory=1GiB", "--expert_dir=" + model_, "--device=cuda:0"},
+      78, "experts on a disk need device=cpu");
+}
+
 TEST_P(WorkerStartTest, UnknownFault) {
   ExpectRefusal({"--model=" + model_, "--fault=lunch:kill"}, 65, "fault");
 }

@@ -7,6 +7,7 @@
 
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lab/fake/temp_folder.h"
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "tests/golden/golden_logits.h"
@@ -222,7 +223,7 @@ TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
   const ScopedIsa scoped(Isa::kPortable);
   double before = 0;
   for (const WeightPolicy policy : {WeightPolicy::kInt8, WeightPolicy::kInt4}) {
-    auto rounded = LoadModel(ModelIn(GoldenDirectory() + "/" + GetParam()), policy);
+    auto rounded = LoadModel(ModelIn(GoldenDirectory() + "/" + GetParam()), {.policy = policy});
     ASSERT_TRUE(rounded.ok()) << rounded.status();
     *model_ = *std::move(rounded);
     const auto one_by_one = OneByOne();
@@ -237,6 +238,49 @@ TEST_P(GoldenLogitsTest, RoundedWeightsStayNearAndExactInThemselves) {
       if (!chunked[i].empty()) {
         EXPECT_EQ(chunked[i], one_by_one[i]) << "position " << i;
       }
+    }
+  }
+}
+
+size_t LargestExpert(const Weights& weights) {
+  size_t largest = 0;
+  for (const LayerWeights& layer : weights.layers) {
+    if (!layer.experts.has_value()) continue;
+    for (const GatedWeights& expert : layer.experts->experts) {
+      largest = std::max(largest, expert.memory_bytes());
+    }
+  }
+  return largest;
+}
+
+// Every format of experts, read from a file for every token, and in whole prompts.
+TEST_P(GoldenLogitsTest, ExpertsOnADiskChangeNoBit) {
+  if (model_->weights.config.experts.count == 0) return;
+  const TempFolder folder;
+  for (const WeightPolicy policy : {WeightPolicy::kCheckpoint, WeightPolicy::kInt4}) {
+    if (policy != WeightPolicy::kCheckpoint && model_->weights.quantised()) continue;
+    const std::string model = ModelIn(GoldenDirectory() + "/" + GetParam());
+    auto in_memory = LoadModel(model, {.policy = policy});
+    ASSERT_TRUE(in_memory.ok()) << in_memory.status();
+    const size_t expert = LargestExpert(in_memory->weights);
+    const uint64_t fingerprint = in_memory->fingerprint;
+    const size_t step_bytes = in_memory->weights.step_bytes();
+    *model_ = *std::move(in_memory);
+    const auto want = OneByOne();
+    for (const size_t slots : {1, 3}) {
+      const ExpertCache::Options cache{.directory = folder.path(), .bytes = slots * expert};
+      auto on_disk = LoadModel(model, {.policy = policy, .expert_cache = cache});
+      ASSERT_TRUE(on_disk.ok()) << on_disk.status();
+      EXPECT_EQ(on_disk->fingerprint, fingerprint);
+      EXPECT_EQ(on_disk->weights.step_bytes(), step_bytes);
+      *model_ = *std::move(on_disk);
+      EXPECT_EQ(OneByOne(), want);
+      TransformerRunner runner(model_->weights, {}, 64);
+      EXPECT_EQ(RunChunks(runner, expected_.tokens, {expected_.tokens.size()}, 9).back(),
+                want.back());
+      const ExpertCacheStats stats = model_->weights.expert_cache->stats();
+      EXPECT_LE(stats.bytes_resident, slots * expert);
+      EXPECT_GT(stats.misses, expected_.tokens.size());
     }
   }
 }

@@ -24,7 +24,7 @@ class GoldenMtpTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string directory = GoldenDirectory() + "/" + GetParam();
-    auto model = LoadModel(directory, WeightPolicy::kCheckpoint, /*use_mtp=*/true);
+    auto model = LoadModel(directory, {.use_mtp = true});
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = std::make_unique<LoadedModel>(*std::move(model));
     expected_ = ReadExpected(directory);
@@ -181,8 +181,7 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenMtpTest,
                          [](const auto& tested) { return tested.param; });
 
 TEST(MtpLoadTest, NamesAModelWithoutTheLayer) {
-  const auto model =
-      LoadModel(GoldenDirectory() + "/glm4_moe", WeightPolicy::kCheckpoint, /*use_mtp=*/true);
+  const auto model = LoadModel(GoldenDirectory() + "/glm4_moe", {.use_mtp = true});
   ASSERT_EQ(model.status().code(), absl::StatusCode::kFailedPrecondition) << model.status();
   EXPECT_NE(model.status().message().find("num_nextn_predict_layers"), std::string::npos);
 }

@@ -40,15 +40,18 @@ absl::Status CheckMemory(const v1::WorkerConfig& config) {
   const auto dram = ParseBytes(config.dram_memory());
   if (!pool.ok() || !dram.ok()) return absl::OkStatus();  // Their owners say what is wrong.
   const auto draft = ParseBytes(config.draft_model().empty() ? "0B" : config.draft_kv_memory());
-  if (!draft.ok()) return absl::OkStatus();
-  const uint64_t wanted = *dram + (on_cpu ? *pool + *draft : 0);
+  const auto experts = ParseBytes(config.expert_memory().empty() ? "0B" : config.expert_memory());
+  if (!draft.ok() || !experts.ok()) return absl::OkStatus();
+  const uint64_t wanted = *dram + (on_cpu ? *pool + *draft + *experts : 0);
   const MemoryLimit limit = ReadMemoryLimit();
   if (wanted <= limit.bytes) return absl::OkStatus();
   return FailedPrecondition(
-      "the memory of {}{}dram_memory={} is {}; this process may use {} ({}); lower it or raise the "
+      "the memory of {}{}{}dram_memory={} is {}; this process may use {} ({}); lower it or raise "
+      "the "
       "limit",
       on_cpu ? fmt::format("kv_memory={} and ", config.kv_memory()) : "",
       on_cpu && *draft > 0 ? fmt::format("draft_kv_memory={} and ", config.draft_kv_memory()) : "",
+      on_cpu && *experts > 0 ? fmt::format("expert_memory={} and ", config.expert_memory()) : "",
       config.dram_memory(), FormatBytes(wanted), FormatBytes(limit.bytes), limit.source);
 }
 

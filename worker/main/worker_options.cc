@@ -37,6 +37,8 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .kv_format = config.kv_format(),
           .weights = config.weights(),
+          .expert_memory = config.expert_memory(),
+          .expert_dir = config.expert_dir(),
           .threads = static_cast<int32_t>(config.threads()),
           .step_tokens = StepTokensOf(config),
           .device = config.device(),

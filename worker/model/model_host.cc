@@ -87,10 +87,26 @@ absl::StatusOr<std::optional<int>> GpuOf(std::string_view device) {
   return InvalidArgument("device is '{}'; it must be cpu or cuda:N, for example cuda:0", device);
 }
 
+absl::StatusOr<std::optional<ExpertCache::Options>> ExpertCacheFor(
+    const ModelHost::Options& options) {
+  if (options.expert_memory.empty()) return std::nullopt;
+  if (options.expert_dir.empty()) {
+    return InvalidArgument(
+        "expert_memory is {}, and expert_dir is empty; set expert_dir to a directory on a disk "
+        "with "
+        "room for all experts",
+        options.expert_memory);
+  }
+  const absl::StatusOr<uint64_t> bytes = ParseBytes(options.expert_memory);
+  if (!bytes.ok()) return Annotate(bytes.status(), "expert_memory");
+  return ExpertCache::Options{.directory = options.expert_dir, .bytes = *bytes};
+}
+
 // What the options say, checked before anything is loaded.
 struct Place {
   std::optional<int> gpu;  // nullopt: the CPU
   WeightPolicy policy = WeightPolicy::kCheckpoint;
+  std::optional<ExpertCache::Options> expert_cache;
 };
 
 absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
@@ -112,13 +128,23 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "device=cpu: use ngram or off",
         options.device);
   }
+  if (gpu && !options.expert_memory.empty()) {
+    return FailedPrecondition(
+        "expert_memory is {}, and device is {}; experts on a disk need device=cpu: leave "
+        "expert_memory out",
+        options.expert_memory, options.device);
+  }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights));
-  return Place{.gpu = gpu, .policy = policy};
+  ASSIGN_OR_RETURN(auto expert_cache, ExpertCacheFor(options));
+  return Place{.gpu = gpu, .policy = policy, .expert_cache = std::move(expert_cache)};
 }
 
-absl::Status OpenOnCpu(const ModelHost::Options& options, WeightPolicy policy, ModelHost& host) {
+absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const TimePoint begin = SteadyClock().Now();
-  ASSIGN_OR_RETURN(LoadedModel model, LoadModel(options.model, policy, options.use_mtp));
+  ASSIGN_OR_RETURN(LoadedModel model,
+                   LoadModel(options.model, {.policy = place.policy,
+                                             .use_mtp = options.use_mtp,
+                                             .expert_cache = place.expert_cache}));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();
@@ -177,8 +203,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
-  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host)
-                            : OpenOnCpu(options, place.policy, *host));
+  RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host) : OpenOnCpu(options, place, *host));
   return host;
 }
 

@@ -23,9 +23,11 @@ struct ModelHost {
     int32_t block_tokens = 16;
     std::string kv_format = "bf16";
     std::string weights = "checkpoint";  // or "int8", "int4" (WeightPolicy)
-    int32_t threads = 0;                 // 0: every core
-    int32_t step_tokens = 512;           // maximum of one step
-    std::string device = "cpu";          // or "cuda:N", where kv_memory and threads do not matter
+    std::string expert_memory;           // "8GiB": ExpertCache::Options; empty: all are in memory
+    std::string expert_dir;
+    int32_t threads = 0;         // 0: every core
+    int32_t step_tokens = 512;   // maximum of one step
+    std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
     double gpu_memory_utilization = 0.9;
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several

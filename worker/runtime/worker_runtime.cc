@@ -7,6 +7,7 @@
 #include "base/tls/tls_metrics.h"
 #include "proto/names.h"
 #include "worker/model/draft_host.h"
+#include "worker/model/expert_metrics.h"
 #include "worker/runtime/drain.h"
 #include "worker/runtime/worker_identity.h"
 #include "worker/runtime/worker_metrics.h"
@@ -39,6 +40,7 @@ absl::Status WorkerRuntime::OpenParts() {
   operators_ = std::make_unique<OperatorGate>(cluster_);
   RETURN_IF_ERROR(OpenModels());
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
+  AddExpertMetrics(metrics_, host_->weights.expert_cache.get());
   AddCertificateMetric(metrics_, "cluster", cluster_);
   watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
   grammars_ = std::make_unique<GrammarHost>(

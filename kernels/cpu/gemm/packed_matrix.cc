@@ -1,5 +1,7 @@
 #include "kernels/packed_matrix.h"
 
+#include <utility>
+
 #include "base/check.h"
 
 namespace penstock {
@@ -9,6 +11,15 @@ PackedMatrix::PackedMatrix(int64_t outputs, int64_t inputs)
       inputs_(inputs),
       memory_(static_cast<size_t>(panels() * stride()) * sizeof(Bf16)) {
   PENSTOCK_CHECK_EQ(inputs % 2, 0);
+}
+
+PackedMatrix PackedMatrix::Over(Buffer memory) const {
+  PENSTOCK_CHECK(memory.bytes() == 0 || memory.bytes() == memory_bytes());
+  PackedMatrix matrix;
+  matrix.outputs_ = outputs_;
+  matrix.inputs_ = inputs_;
+  matrix.memory_ = std::move(memory);
+  return matrix;
 }
 
 void PackedMatrix::SetRow(int64_t output, const Bf16* values) {

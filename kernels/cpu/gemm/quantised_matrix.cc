@@ -95,6 +95,17 @@ QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const Quantise
   memory_ = Buffer(static_cast<size_t>(panels() * stride()));
 }
 
+QuantisedMatrix QuantisedMatrix::Over(Buffer memory) const {
+  PENSTOCK_CHECK(memory.bytes() == 0 || memory.bytes() == memory_bytes());
+  QuantisedMatrix matrix;
+  matrix.outputs_ = outputs_;
+  matrix.inputs_ = inputs_;
+  matrix.format_ = format_;
+  matrix.order_ = order_;
+  matrix.memory_ = std::move(memory);
+  return matrix;
+}
+
 std::byte* QuantisedMatrix::Group(int64_t output, int64_t group) const {
   return memory_.as<std::byte>() + output / kPanel * stride() + group * format_.group_bytes();
 }

@@ -13,6 +13,14 @@ T SumOf(const auto& sections, T (QuantisedMatrix::*of)() const) {
   return sum;
 }
 
+// The part of `memory` for the panels of a matrix; moves it behind them.
+Buffer Take(size_t bytes, std::byte*& memory) {
+  if (memory == nullptr) return {};
+  const std::span<std::byte> part(memory, bytes);
+  memory += bytes;
+  return Buffer::Over(part);
+}
+
 }  // namespace
 
 WeightMatrix::WeightMatrix(Sections sections) : matrix_(std::move(sections)) {
@@ -55,6 +63,21 @@ std::vector<std::span<const std::byte>> WeightMatrix::memory() const {
   std::vector<std::span<const std::byte>> memory;
   for (const QuantisedMatrix& section : quantised()) memory.push_back(section.memory());
   return memory;
+}
+
+size_t WeightMatrix::memory_bytes() const {
+  if (packed() != nullptr) return packed()->memory_bytes();
+  return SumOf(quantised(), &QuantisedMatrix::memory_bytes);
+}
+
+WeightMatrix WeightMatrix::Over(std::byte* memory) const {
+  PENSTOCK_CHECK(stored() == nullptr);
+  if (packed() != nullptr) return packed()->Over(Take(packed()->memory_bytes(), memory));
+  Sections sections;
+  for (const QuantisedMatrix& section : quantised()) {
+    sections.push_back(section.Over(Take(section.memory_bytes(), memory)));
+  }
+  return WeightMatrix(std::move(sections));
 }
 
 void WeightMatrix::GetRow(int64_t output, float* values) const {

@@ -43,6 +43,9 @@ OF_UNITS = {
     "penstock_kv_blend_filled_tokens_total": ("tests/e2e/blend_test.cc", "blend_filled_tokens()"),
     "penstock_kv_selectable_tokens_total": ("tests/e2e/selection_test.cc", "selectable_tokens()"),
     "penstock_draft_tokens_accepted_total": ("tests/e2e/exact_test.cc", "draft_tokens_accepted()"),
+    **{name: ("tests/e2e/expert_memory_test.cc", name) for name in (
+        *(f"penstock_expert_{what}_total" for what in ("hits", "misses", "read_bytes", "read_errors", "wait_seconds")),
+        *(f"penstock_expert_{what}_bytes" for what in ("capacity", "resident", "file")))},
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (

@@ -130,7 +130,7 @@ absl::StatusOr<LoadedModel> Load(const Json& quantisation,
   if (quantisation.is_null()) config.erase("quantization_config");
   directory.Write("config.json", config.dump());
   directory.Write("model.safetensors", SafetensorsBytes(tensors));
-  return LoadModel(directory.path(), policy);
+  return LoadModel(directory.path(), {.policy = policy});
 }
 
 // The tensors with one of them, named by its end, changed.
