@@ -1,5 +1,6 @@
 // PrefillEngine: prompts of a model whose attention has a window. A prompt holds the blocks that
-// its next chunk sees, and those of the chunk (docs/adr/0053-windows-that-free.md).
+// its next chunk sees, and those of the chunk (docs/adr/0053-windows-that-free.md). Where only some
+// layers have a window, it holds all blocks, and rows for those blocks (docs/adr/0060-window-rows.md).
 
 #include <algorithm>
 #include <utility>
@@ -16,8 +17,13 @@ bool PrefillEngine::Exchanges(const Prompt& prompt) const {
 // Takes the blocks of `tokens` tokens behind the first `begin`, or of as many as there is room for.
 int32_t PrefillEngine::MakeRoom(uint64_t id, int32_t begin, int32_t tokens) {
   Prompt& prompt = prompts_.at(id);
-  if (!Exchanges(prompt)) return tokens;
   const KvLayout layout = pool_.view().layout;
+  if (!Exchanges(prompt)) {
+    if (layout.group.empty()) return tokens;
+    prompt.credit.MoveWindow(prompt.blocks, layout.FirstGroupBlock(begin),
+                             layout.BlocksFor(begin + tokens));
+    return tokens;
+  }
   const int64_t wanted = layout.BlocksFor(begin + tokens) - std::ssize(prompt.blocks);
   if (wanted > prompt.credit.blocks()) Exchange(prompt, {});
   for (BlockRef& block :

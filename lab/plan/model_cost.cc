@@ -5,6 +5,7 @@
 #include <map>
 
 #include "kernels/kv_rows.h"
+#include "model/forward/kv_windows.h"
 
 namespace penstock {
 namespace {
@@ -101,7 +102,8 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
                   .block_tokens = block_tokens,
                   .dtype = dtype,
                   .window = config.WindowOfAllLayers(),
-                  .latent_rope_dim = config.latent.rope_dims};
+                  .latent_rope_dim = config.latent.rope_dims,
+                  .group = WindowGroupOf(config)};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {

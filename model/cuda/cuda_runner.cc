@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "model/cuda/cuda_model_check.h"
+#include "model/forward/kv_windows.h"
 #include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
 
@@ -41,7 +42,8 @@ KvLayout CudaRunner::kv_layout() const {
   return {.layers = config_.layers,
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers()};
+          .window = config_.WindowOfAllLayers(),
+          .group = WindowGroupOf(config_)};
 }
 
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,

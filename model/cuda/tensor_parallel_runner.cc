@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "model/forward/kv_windows.h"
 
 namespace penstock {
 namespace {
@@ -99,7 +100,8 @@ KvLayout TensorParallelRunner::kv_layout() const {
   return {.layers = config_.layers,
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers()};
+          .window = config_.WindowOfAllLayers(),
+          .group = WindowGroupOf(config_)};
 }
 
 size_t TensorParallelRunner::weight_bytes() const {

@@ -14,6 +14,7 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
+#include "model/forward/kv_windows.h"
 #include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
@@ -77,7 +78,8 @@ KvLayout TransformerRunner::kv_layout() const {
           .kv_heads = weights_.config.kv_heads,
           .head_dim = weights_.config.head_dim,
           .window = weights_.config.WindowOfAllLayers(),
-          .latent_rope_dim = weights_.config.latent.rope_dims};
+          .latent_rope_dim = weights_.config.latent.rope_dims,
+          .group = WindowGroupOf(weights_.config)};
 }
 
 // Not with sliding windows, which count positions: the slots of pages that were selected do not,

@@ -56,6 +56,7 @@ struct BlockRecord {
   uint32_t crc = 0;    // CRC32C of the payload's pages
   uint8_t codec = 0;   // 0: resident bytes; else the exact KvCodec of the payload
   uint8_t uses = 0;    // number of uses when it was written, at most 255
+  bool partial = false;  // as in SpillBlock
   bool operator==(const BlockRecord&) const = default;
 };
 

@@ -1,0 +1,228 @@
+// A model in which four of five layers have a sliding window: workers keep all blocks, and memory
+// for those four layers only for the blocks in some sequence's window. Every token is that of one
+// process which keeps all.
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/e2e/peer_fixture.h"
+#include "tests/e2e/window_case.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::seconds;
+
+constexpr uint64_t kLayerBytes = 16 * 2 * 64 * 2 * 2;  // a block's: KV heads, head, K and V, bf16
+
+std::string Memory(int kib) { return fmt::format("--kv_memory={}KiB", kib); }
+
+class MixedWindowTest : public WindowCase {
+ protected:
+  void Make(int32_t window) { WindowCase::Make(window, WindowedLayersOf::kAllButThird); }
+
+  // The most rows that sequences of the decode workers have held since the last call.
+  void LookAtRows(Cluster& cluster) {
+    for (WorkerProcess& worker : cluster.decode()) {
+      const auto state = worker.State();
+      if (!state.has_value()) continue;
+      EXPECT_GT(state->kv_rows_total(), 0u);
+      EXPECT_LT(state->kv_rows_total(), state->kv_blocks_total());
+      rows_held_ = std::max(rows_held_, state->kv_rows_used());
+    }
+  }
+
+  uint64_t rows_held_ = 0;
+};
+
+// 6,000 tokens are 375 blocks, which with all their layers take 15 MiB. The window has 63 blocks.
+TEST_F(MixedWindowTest, SixThousandTokensHoldTheRowsOfOneWindow) {
+  Make(1000);
+  for (const char* tier : {"--dram_memory=0B", "--dram_memory=64MiB"}) {
+    Cluster cluster({.model = folder_.path(),
+                     .prefill_flags = {"--random_chunks", "--chunk_tokens=512", Memory(9 << 10),
+                                       tier, "--wire_codec=raw"},
+                     .decode_flags = {Memory(9 << 10), tier}});
+    const TestRequest request = Prompt(4000, 2000, 7);
+    size_t looked = 0;
+    const TestAnswer answer = AskOne(cluster, request, [&](const TestAnswer& so_far) {
+      if (so_far.tokens[0].size() < looked + 200) return;
+      looked = so_far.tokens[0].size();
+      LookAtRows(cluster);
+    });
+    Expect(cluster, request, answer);
+    EXPECT_EQ(answer.tokens[0].size(), 2000u);
+    EXPECT_GE(rows_held_, 62u);
+    EXPECT_LE(rows_held_, 66u);
+    EXPECT_GT(answer.timing.kv_bytes_moved(), 249 * kLayerBytes);
+    EXPECT_LE(answer.timing.kv_bytes_moved(), (250 + 4 * 63) * kLayerBytes);
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  }
+}
+
+// Sequences wait for blocks and for rows, are swapped out, and share parts of prompts, which
+// workers read from each other.
+TEST_F(MixedWindowTest, ManyAtOnceWithSmallPools) {
+  Make(200);
+  for (const char* dram : {"--dram_memory=0B", "--dram_memory=64MiB"}) {
+    Cluster cluster({.model = folder_.path(),
+                     .prefill = 2,
+                     .decode = 2,
+                     .prefill_flags = {"--random_chunks", "--chunk_tokens=128", Memory(5 << 10),
+                                       dram},
+                     .decode_flags = {Memory(6 << 10), dram, "--max_batch=5", "--speculation=ngram",
+                                      "--max_draft_tokens=6", "--random_drafts"}});
+    std::vector<TestRequest> requests = MakeRequests(36, 1500, local_->vocab(), 21);
+    for (size_t r = 0; r < requests.size(); ++r) {
+      TestRequest& request = requests[r];
+      request.tokens_max = 30 + static_cast<int>(r * 37 % 400);
+      request.choices = r % 6 == 5 ? 3 : 1;
+      request.sampling.stop_token_ids.clear();
+      if (r % 2 == 1) {  // It begins as the one before.
+        const auto& before = requests[r - 1].prompt;
+        const auto common = static_cast<std::ptrdiff_t>(before.size() * (r % 5) / 4);
+        request.prompt.insert(
+            request.prompt.begin(), before.begin(),
+            before.begin() + std::min<std::ptrdiff_t>(common, std::ssize(before)));
+      }
+      for (size_t i = 50; r % 3 == 0 && i < request.prompt.size(); ++i) {
+        request.prompt[i] = request.prompt[i - 50];
+      }
+    }
+    CheckAtOnce(cluster, requests, 12);
+    LookAtRows(cluster);
+  }
+}
+
+// The same prompt, longer ones and turns of a conversation: all of it, a part of it or nothing is
+// cached with its rows, on the device or below.
+TEST_F(MixedWindowTest, WhatIsCachedChangesNothing) {
+  Make(300);
+  struct Case {
+    int kib;
+    const char* dram;
+  };
+  for (const Case& pools : {Case{40 << 10, "0B"}, {6 << 10, "0B"}, {6 << 10, "64MiB"}}) {
+    const std::string dram = fmt::format("--dram_memory={}", pools.dram);
+    for (const char* local : {"0", "400"}) {
+      Cluster cluster({.model = folder_.path(),
+                       .prefill_flags = {"--random_chunks", "--chunk_tokens=256",
+                                         Memory(pools.kib), dram},
+                       .decode_flags = {Memory(pools.kib), dram,
+                                        fmt::format("--local_prefill_max_tokens={}", local)}});
+      TestRequest request = Prompt(1100, 60, 31);
+      uint32_t cached = 0;
+      for (int turn = 0; turn < 8; ++turn) {
+        const TestAnswer answer = Check(cluster, request);
+        cached = std::max(cached, answer.usage.cached_tokens());
+        if (turn % 2 == 0) continue;  // Next, the same again.
+        request.prompt.insert(request.prompt.end(), answer.tokens[0].begin(),
+                              answer.tokens[0].end());
+        const TestRequest more = Prompt(40 + turn * 70, 60, 32 + static_cast<uint32_t>(turn));
+        request.prompt.insert(request.prompt.end(), more.prompt.begin(), more.prompt.end());
+      }
+      const TestRequest other = Prompt(900, 40, 50);
+      Check(cluster, other);
+      Check(cluster, request);
+      EXPECT_GT(cached, 1000u);
+      EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    }
+  }
+}
+
+// Blocks on NVMe say whether their KV is that of all layers, to a later process, too.
+TEST_F(MixedWindowTest, ARestartedWorkerReadsItsBlocksAgain) {
+  Make(300);
+  const TempFolder nvme;
+  std::vector<TestRequest> requests;
+  for (uint32_t i = 0; i < 6; ++i) requests.push_back(Prompt(2400, 20, 70 + i));
+  for (int life = 0; life < 2; ++life) {
+    Cluster cluster(
+        {.model = folder_.path(),
+         .prefill_flags = {"--chunk_tokens=256", Memory(5 << 10), "--dram_memory=4MiB",
+                           "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB",
+                           "--nvme_min_uses=1"},
+         .decode_flags = {"--local_prefill_max_tokens=0"}});
+    uint32_t cached = 0;
+    for (int round = 0; round < 2; ++round) {
+      for (const TestRequest& request : requests) {
+        cached += Check(cluster, request).usage.cached_tokens();
+      }
+    }
+    EXPECT_GT(cached, (life == 0 ? 4u : 8u) * 2300u);
+  }
+}
+
+// Another worker's blocks come with the rows of the last of them.
+TEST_F(MixedWindowTest, APrefixIsReadFromAnotherWorker) {
+  Make(200);
+  Cluster cluster({.model = folder_.path(), .prefill = 2, .prefill_flags = {"--chunk_tokens=128"}});
+  const WorkerProcess& owner = cluster.prefill()[0];
+  const WorkerProcess& reader = cluster.prefill()[1];
+  const WorkerProcess& decode = cluster.decode()[0];
+  const TestRequest request = Prompt(800, 30, 93);
+  const auto ask = [&](const WorkerProcess& worker, const std::optional<v1::PeerPrefix>& peer) {
+    PlannedAnswer answer = Attempt(request, worker, decode).Run(peer);
+    EXPECT_TRUE(answer.prefill.ok()) << answer.prefill.error_message() << cluster.Logs();
+    EXPECT_EQ(answer.tokens,
+              local_->Generate(request.prompt, request.sampling, request.tokens_max));
+    return answer;
+  };
+  ask(owner, std::nullopt);
+  const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
+  EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
+  EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// Beams fork at every step.
+TEST_F(MixedWindowTest, BeamsShareRows) {
+  Make(128);
+  Cluster cluster({.model = folder_.path(),
+                   .prefill_flags = {"--random_chunks", Memory(5 << 10)},
+                   .decode_flags = {Memory(6 << 10)}});
+  TestRequest request = Prompt(500, 120, 91);
+  request.beams = 4;
+  request.choices = 2;
+  const TestAnswer answer = AskOne(cluster, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
+  const BeamRules rules{.width = 4, .answers = 2, .tokens_max = request.tokens_max};
+  EXPECT_EQ(answer.tokens, local_->Search(request.prompt, request.sampling, rules));
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// The parameter is the signal that the decode worker gets in the middle of the answer: it dies, or
+// it hands its sequences over.
+class MixedWindowFailoverTest : public MixedWindowTest, public testing::WithParamInterface<int> {};
+
+TEST_P(MixedWindowFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  Make(256);
+  Cluster cluster({.model = folder_.path(),
+                   .decode = 2,
+                   .prefill_flags = {"--random_chunks", "--wire_codec=raw"},
+                   .decode_flags = {Memory(5 << 10), "--wire_codec=raw"}});
+  TestRequest request = Prompt(900, 700, 61);
+  request.choices = 2;
+  WorkerProcess* victim = nullptr;
+  const TestAnswer answer = AskOne(cluster, request, [&](const TestAnswer& so_far) {
+    if (victim != nullptr || so_far.tokens[0].size() < 350) return;
+    for (WorkerProcess& worker : cluster.decode()) {
+      const auto state = worker.State();
+      if (state.has_value() && state->running() > 0) victim = &worker;
+    }
+    if (victim != nullptr) victim->process.Signal(GetParam());
+  });
+  ASSERT_NE(victim, nullptr);
+  Expect(cluster, request, answer);
+  EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
+  if (GetParam() == SIGTERM) {
+    EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, MixedWindowFailoverTest, testing::Values(SIGKILL, SIGTERM),
+                         [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+}  // namespace
+}  // namespace penstock
