@@ -24,8 +24,8 @@ class PageCopier {
                      const std::byte* host) = 0;
 };
 
-// Calls `copy(page, at, bytes)` for the pieces that bytes [offset, offset + bytes) of a block lie in
-// when its layers are in different places; `page` is null where it has no memory, and behind its
+// Calls `copy(page, at, bytes)` for the pieces that bytes [offset, offset + bytes) of a block lie
+// in when its layers are in different places; `page` is null where it has no memory, and behind its
 // last layer. `at` counts from `offset`.
 template <class Copy>
 void ForEachPiece(const PagedKv& kv, uint32_t block, size_t offset, size_t bytes,

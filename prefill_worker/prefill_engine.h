@@ -36,8 +36,8 @@ class PrefillEngine {
     // prompt: otherwise prefill and decode workers could wait for each other for ever.
     int64_t blocks_kept_for_credited = 0;
     int64_t rows_kept_for_credited = 0;  // likewise, in a model with a window group
-    bool random_chunks = false;    // for tests: cut prompts anywhere
-    Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    bool random_chunks = false;          // for tests: cut prompts anywhere
+    Progress* progress = nullptr;        // beats at every turn; outlives the engine
     // The time between beats of an idle engine, for the watchdog. No work waits for it.
     Duration idle_beat = std::chrono::milliseconds(200);
   };

@@ -1,6 +1,7 @@
 // PrefillEngine: prompts of a model whose attention has a window. A prompt holds the blocks that
 // its next chunk sees, and those of the chunk (docs/adr/0053-windows-that-free.md). Where only some
-// layers have a window, it holds all blocks, and rows for those blocks (docs/adr/0060-window-rows.md).
+// layers have a window, it holds all blocks, and rows for those blocks
+// (docs/adr/0060-window-rows.md).
 
 #include <algorithm>
 #include <utility>

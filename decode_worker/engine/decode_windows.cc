@@ -29,9 +29,8 @@ void DecodeEngine::Exchange(DecodeSession& session, std::vector<BlockRef> passed
 // its next token sees (docs/adr/0060-window-rows.md).
 void DecodeEngine::HoldRows(DecodeSequence& sequence) {
   const int32_t position = std::max(0, sequence.position() - kMoveLag);
-  sequence.session->growth.MoveWindow(sequence.blocks,
-                                      pool_.view().layout.FirstGroupBlock(position),
-                                      std::ssize(sequence.blocks));
+  sequence.session->growth.MoveWindow(
+      sequence.blocks, pool_.view().layout.FirstGroupBlock(position), std::ssize(sequence.blocks));
 }
 
 }  // namespace penstock

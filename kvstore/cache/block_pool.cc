@@ -39,13 +39,12 @@ size_t ArenaBytes(const KvLayout& layout, int64_t blocks, int64_t rows) {
 
 // Rows lie behind the blocks.
 WindowRowsView RowsView(const PagedKv& kv, const uint32_t* row, uint32_t no_row) {
-  WindowRowsView view{
-      .arena = kv.arena + static_cast<size_t>(kv.blocks) * kv.layout.FullStride(),
-      .row_stride = kv.layout.RowStride(),
-      .block_stride = kv.layout.FullStride(),
-      .row = row,
-      .no_row = no_row,
-      .place = {}};
+  WindowRowsView view{.arena = kv.arena + static_cast<size_t>(kv.blocks) * kv.layout.FullStride(),
+                      .row_stride = kv.layout.RowStride(),
+                      .block_stride = kv.layout.FullStride(),
+                      .row = row,
+                      .no_row = no_row,
+                      .place = {}};
   uint32_t in_group = 0, others = 0;
   for (int32_t layer = 0; layer < kv.layout.layers; ++layer) {
     view.place.push_back(kv.layout.group.Has(layer) ? in_group++ : others++);

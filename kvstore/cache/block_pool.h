@@ -92,7 +92,8 @@ class BlockCredit {
   // happens in a model without a window group.
   void MoveWindow(std::span<BlockRef> blocks, int64_t first, int64_t end);
   void HoldRow(BlockRef& block) { MoveWindow({&block, 1}, 0, 1); }
-  // Holds the rows of cached blocks, which a look-up has found. False, and nothing is held, if one of them has none.
+  // Holds the rows of cached blocks, which a look-up has found. False, and nothing is held, if one
+  // of them has none.
   bool TryHoldRows(std::span<BlockRef> blocks);
   // True if no reference holds a row within the quota, or there is none.
   bool HoldsNoRows() const;
@@ -124,8 +125,8 @@ class BlockPool {
   // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor reserved.
   absl::StatusOr<BlockCredit> Reserve(int64_t blocks) EXCLUDES(mutex_);
 
-  // A quota of `rows` rows; null if fewer than `left` others would remain for further quotas. Always
-  // one in a model without a window group.
+  // A quota of `rows` rows; null if fewer than `left` others would remain for further quotas.
+  // Always one in a model without a window group.
   std::shared_ptr<WindowQuota> ReserveRows(int64_t rows, int64_t left = 0) EXCLUDES(mutex_);
 
   // Adds one reference to each block under a single lock, which holds a row if the given one does.

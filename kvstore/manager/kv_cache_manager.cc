@@ -234,8 +234,8 @@ void KvCacheManager::StartRestore(std::span<const BlockId> ids,
   const KvLayout& layout = pool_.view().layout;
   const size_t depth = admission->held.size() + ids.size();
   const int64_t next = static_cast<int64_t>(depth) * layout.block_tokens;
-  const int64_t first = layout.FirstGroupBlock(std::max(next, admission->received)) -
-                        std::ssize(admission->held);
+  const int64_t first =
+      layout.FirstGroupBlock(std::max(next, admission->received)) - std::ssize(admission->held);
   admission->credit.MoveWindow(pages, std::clamp<int64_t>(first, 0, std::ssize(pages)),
                                std::ssize(pages));
   store_->Restore({ids.begin(), ids.end()}, std::move(pages),

@@ -21,10 +21,8 @@ class WindowCase : public ::testing::Test {
  protected:
   void Make(int32_t window, WindowedLayersOf layers = WindowedLayersOf::kAll) {
     WriteWindowModel(folder_.path(), window, layers);
-    local_ = std::make_unique<LocalGenerator>(ModelHost::Options{.model = folder_.path(),
-                                                                 .kv_memory = "256MiB",
-                                                                 .threads = 1,
-                                                                 .step_tokens = 8192});
+    local_ = std::make_unique<LocalGenerator>(ModelHost::Options{
+        .model = folder_.path(), .kv_memory = "256MiB", .threads = 1, .step_tokens = 8192});
   }
 
   // Prompts without an end of their own, so that answers have the length that a test needs.

@@ -1,4 +1,5 @@
-// A pool whose layers with a window have less memory than the others (docs/adr/0060-window-rows.md).
+// A pool whose layers with a window have less memory than the others
+// (docs/adr/0060-window-rows.md).
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
-#include "kvstore/handoff/handoff_coverage.h"
-
 #include <gtest/gtest.h>
+
+#include "kvstore/handoff/handoff_coverage.h"
 
 namespace penstock {
 namespace {
@@ -36,14 +36,12 @@ TEST(HandoffRanges, RangesBesideTheWindow) {
   EXPECT_TRUE(SentRanges(Layout(), 160, Range(4, 6, 2, 5)).empty());
   EXPECT_EQ(UnsentRanges(Layout(), 160, Range(4, 6, 2, 5)),
             (std::vector<KvRange>{Range(4, 6, 2, 5)}));
-  EXPECT_EQ(SentRanges(Layout(), 30, Range(0, 8, 0, 2)),
-            (std::vector<KvRange>{Range(0, 8, 0, 2)}));
+  EXPECT_EQ(SentRanges(Layout(), 30, Range(0, 8, 0, 2)), (std::vector<KvRange>{Range(0, 8, 0, 2)}));
 }
 
 TEST(HandoffRanges, OtherModelsSendAll) {
   const KvLayout plain{.layers = 8, .kv_heads = 1, .head_dim = 8};
-  EXPECT_EQ(SentRanges(plain, 160, Range(0, 8, 0, 10)),
-            (std::vector<KvRange>{Range(0, 8, 0, 10)}));
+  EXPECT_EQ(SentRanges(plain, 160, Range(0, 8, 0, 10)), (std::vector<KvRange>{Range(0, 8, 0, 10)}));
   EXPECT_TRUE(UnsentRanges(plain, 160, Range(0, 8, 0, 10)).empty());
 }
 
