@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 namespace penstock {
@@ -21,6 +23,18 @@ struct WindowGroup {
   int32_t size() const { return static_cast<int32_t>(layers.count()); }
   bool operator==(const WindowGroup&) const = default;
 };
+
+// The group of a model whose layers have these windows; 0: a layer sees all tokens. Empty unless
+// some layers have one and the others have none.
+inline WindowGroup WindowGroupOf(std::span<const int32_t> windows) {
+  const auto none = std::count(windows.begin(), windows.end(), 0);
+  if (none == 0 || none == std::ssize(windows)) return {};
+  WindowGroup group{.window = *std::max_element(windows.begin(), windows.end())};
+  for (size_t layer = 0; layer < windows.size(); ++layer) {
+    group.layers.set(layer, windows[layer] > 0);
+  }
+  return group;
+}
 
 // The memory of a window group's layers, apart from that of the other layers. A block id names a
 // place in the others' memory; here a block has a row only while some sequence's window needs it.

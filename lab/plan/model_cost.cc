@@ -5,7 +5,6 @@
 #include <map>
 
 #include "kernels/kv_rows.h"
-#include "model/forward/kv_windows.h"
 
 namespace penstock {
 namespace {
@@ -103,7 +102,7 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
                   .dtype = dtype,
                   .window = config.WindowOfAllLayers(),
                   .latent_rope_dim = config.latent.rope_dims,
-                  .group = WindowGroupOf(config)};
+                  .group = WindowGroupOf(config.sliding_window)};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {

@@ -6,7 +6,6 @@
 
 #include "kernels/cuda/attention.h"
 #include "model/cuda/cuda_model_check.h"
-#include "model/forward/kv_windows.h"
 #include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
 
@@ -43,7 +42,7 @@ KvLayout CudaRunner::kv_layout() const {
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
-          .group = WindowGroupOf(config_)};
+          .group = WindowGroupOf(config_.sliding_window)};
 }
 
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,

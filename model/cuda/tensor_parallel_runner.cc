@@ -4,7 +4,6 @@
 #include <limits>
 
 #include "base/check.h"
-#include "model/forward/kv_windows.h"
 
 namespace penstock {
 namespace {
@@ -101,7 +100,7 @@ KvLayout TensorParallelRunner::kv_layout() const {
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
-          .group = WindowGroupOf(config_)};
+          .group = WindowGroupOf(config_.sliding_window)};
 }
 
 size_t TensorParallelRunner::weight_bytes() const {

@@ -14,7 +14,6 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
-#include "model/forward/kv_windows.h"
 #include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
@@ -79,7 +78,7 @@ KvLayout TransformerRunner::kv_layout() const {
           .head_dim = weights_.config.head_dim,
           .window = weights_.config.WindowOfAllLayers(),
           .latent_rope_dim = weights_.config.latent.rope_dims,
-          .group = WindowGroupOf(weights_.config)};
+          .group = WindowGroupOf(weights_.config.sliding_window)};
 }
 
 // Not with sliding windows, which count positions: the slots of pages that were selected do not,
