@@ -258,6 +258,7 @@ bool PrefillEngine::Step() {
       continue;
     }
     CacheFullBlocks(chunk);
+    PassRows(chunk);
     Compact(chunk);
     if (!EndsPrompt(chunk)) {
       PassWindow(chunk);

@@ -106,6 +106,7 @@ class PrefillEngine {
   bool Exchanges(const Prompt& prompt) const;
   int32_t MakeRoom(uint64_t id, int32_t begin, int32_t tokens);
   void PassWindow(const PrefillChunk& chunk);
+  void PassRows(const PrefillChunk& chunk);
   void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
   bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);

@@ -48,6 +48,16 @@ void PrefillEngine::PassWindow(const PrefillChunk& chunk) {
   Exchange(prompt, TakePassed(prompt.blocks, prompt.table, first));
 }
 
+// Gives up the rows that neither a token behind the chunk sees, nor a later prompt that finds its
+// full blocks.
+void PrefillEngine::PassRows(const PrefillChunk& chunk) {
+  Prompt& prompt = prompts_.at(chunk.prompt);
+  const KvLayout layout = pool_.view().layout;
+  const int32_t end = chunk.begin + chunk.tokens;
+  const int32_t full = (end - 1) / layout.block_tokens * layout.block_tokens;
+  prompt.credit.MoveWindow(prompt.blocks, layout.FirstGroupBlock(full), layout.BlocksFor(end));
+}
+
 void PrefillEngine::Exchange(Prompt& prompt, std::vector<BlockRef> passed) {
   const auto held = static_cast<int64_t>(prompt.blocks.size() - prompt.passed);
   const int64_t all = prompt.job.Blocks(pool_.view().layout, options_.chunk_tokens);
