@@ -70,6 +70,7 @@ class DecodeRole final : public EngineRole {
                                 .swap_budget = swap_budget_,
                                 .layout = runtime.host().layout,
                                 .blocks_total = runtime.host().pool->blocks_total(),
+                                .rows_total = runtime.host().pool->row_counts().total,
                                 .watermark = runtime.watermark(),
                                 .step_tokens = 1 + int64_t{options.draft_tokens},
                                 .chunk_tokens = options.prefill_chunk},

@@ -161,6 +161,13 @@ class DecodeSessionCall final : public StreamedSession,
           "lower max_tokens or n, or start the worker with more --kv_memory",
           choices, job_.stop.tokens_max, need.blocks_max, backend.limits.blocks_total);
     }
+    if (need.rows > backend.admission.rows_total) {
+      return ResourceExhausted(
+          "the prompt and {} answers of up to {} tokens need {} rows for the layers with a window, "
+          "and this worker has {}; lower n or max_tokens, or start the worker with more "
+          "--kv_memory",
+          choices, job_.stop.tokens_max, need.rows, backend.admission.rows_total);
+    }
     alone_ = request.prefill_alone();
     if (request.prefill()) {
       job_.prefill = LocalPrefill{.cached = 0,

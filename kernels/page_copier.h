@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -23,12 +24,38 @@ class PageCopier {
                      const std::byte* host) = 0;
 };
 
-// Read and Write for pages in either host or device memory.
+// Calls `copy(page, at, bytes)` for the pieces that bytes [offset, offset + bytes) of a block lie
+// in when its layers are in different places; `page` is null where it has no memory, and behind its
+// last layer. `at` counts from `offset`.
+template <class Copy>
+void ForEachPiece(const PagedKv& kv, uint32_t block, size_t offset, size_t bytes,
+                  const Copy& copy) {
+  const size_t layer_bytes = kv.layout.LayerBytes();
+  for (size_t at = 0; at < bytes;) {
+    const auto layer = static_cast<int32_t>((offset + at) / layer_bytes);
+    const size_t within = (offset + at) % layer_bytes;
+    const bool behind = layer >= kv.layout.layers;
+    const size_t piece = behind ? bytes - at : std::min(bytes - at, layer_bytes - within);
+    const bool here = !behind && kv.Has(block, layer);
+    copy(here ? kv.Layer(block, layer) + within : nullptr, at, piece);
+    at += piece;
+  }
+}
+
+// Read and Write for pages in either host or device memory. Layers of the window group in a block
+// without a row are read as zeros, and are not written.
 inline void ReadPages(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
                       size_t bytes, std::byte* host) {
   if (kv.copier != nullptr) return kv.copier->Read(pages, offset, bytes, host);
   for (const uint32_t page : pages) {
-    std::memcpy(host, kv.Block(page) + offset, bytes);
+    if (kv.rows == nullptr) {
+      std::memcpy(host, kv.Block(page) + offset, bytes);
+    } else {
+      ForEachPiece(kv, page, offset, bytes, [host](const std::byte* from, size_t at, size_t piece) {
+        if (from != nullptr) std::memcpy(host + at, from, piece);
+        if (from == nullptr) std::memset(host + at, 0, piece);
+      });
+    }
     host += bytes;
   }
 }
@@ -36,7 +63,13 @@ inline void WritePages(const PagedKv& kv, std::span<const uint32_t> pages, size_
                        size_t bytes, const std::byte* host) {
   if (kv.copier != nullptr) return kv.copier->Write(pages, offset, bytes, host);
   for (const uint32_t page : pages) {
-    std::memcpy(kv.Block(page) + offset, host, bytes);
+    if (kv.rows == nullptr) {
+      std::memcpy(kv.Block(page) + offset, host, bytes);
+    } else {
+      ForEachPiece(kv, page, offset, bytes, [host](std::byte* to, size_t at, size_t piece) {
+        if (to != nullptr) std::memcpy(to, host + at, piece);
+      });
+    }
     host += bytes;
   }
 }

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "kernels/bf16.h"
+#include "kernels/window_group.h"
 
 namespace penstock {
 
@@ -108,6 +109,8 @@ struct KvLayout {
   int32_t window = 0;
   // Elements of the rotated key at the end of a row of latents; 0: pages have keys and values.
   int32_t latent_rope_dim = 0;
+  // The layers with a window of a model whose other layers see all tokens; `window` is 0 then.
+  WindowGroup group = {};
 
   bool HasLatents() const { return latent_rope_dim > 0; }
   int32_t Planes() const { return HasLatents() ? 1 : 2; }
@@ -141,7 +144,10 @@ struct KvLayout {
   size_t PayloadBytes() const { return static_cast<size_t>(layers) * LayerBytes(); }
   // Distance from one block to the next in an arena: a multiple of 4,096, so that direct I/O can
   // transfer blocks.
-  size_t BlockStride() const { return (PayloadBytes() + 4095) / 4096 * 4096; }
+  size_t BlockStride() const { return StrideOf(layers); }
+  // The parts of a block that the window group's layers and the others take when they lie apart.
+  size_t RowStride() const { return StrideOf(group.size()); }
+  size_t FullStride() const { return StrideOf(layers - group.size()); }
 
   // Offset of a row's codes, and of its scale, from the first byte of its layer. The value of a
   // latent begins where its key does.
@@ -162,14 +168,19 @@ struct KvLayout {
 
   // The first block that a query at `position` or behind it may see: a sequence that goes on there
   // needs no earlier ones. Less than the number of blocks for `position` tokens.
-  int64_t FirstBlock(int64_t position) const {
-    return window == 0 ? 0 : std::max<int64_t>(0, position - Seen() + 1) / block_tokens;
-  }
+  int64_t FirstBlock(int64_t position) const { return FirstSeen(window, position); }
+  // The same of the window group's layers: a sequence that goes on at `position` needs earlier
+  // blocks' KV of the other layers only.
+  int64_t FirstGroupBlock(int64_t position) const { return FirstSeen(group.window, position); }
   // The most blocks that a sequence needs at once on its way to `tokens` tokens, in steps of at
   // most `step` tokens.
   int64_t BlocksAtOnce(int64_t tokens, int64_t step) const {
-    const int64_t all = BlocksFor(tokens);
-    return window == 0 ? all : std::min(all, BlocksFor(Seen() - 1 + block_tokens - 1 + step));
+    return SeenAtOnce(window, tokens, step);
+  }
+  // The most blocks whose KV of the window group's layers such a sequence needs at once; 0 in a
+  // model without such a group.
+  int64_t RowsAtOnce(int64_t tokens, int64_t step) const {
+    return group.empty() ? 0 : SeenAtOnce(group.window, tokens, step);
   }
 
   // A hash of every field. A transfer is refused unless both sides have equal fingerprints.
@@ -186,6 +197,9 @@ struct KvLayout {
     }
     if (window != 0) add(window);             // both sides must agree on the blocks that are sent
     if (HasLatents()) add(-latent_rope_dim);  // negative, and so no window
+    for (int32_t layer = 0; layer < layers && !group.empty(); ++layer) {
+      if (group.Has(layer)) add((int64_t{layer} << 32) + group.window);
+    }
     return hash;
   }
 
@@ -193,7 +207,17 @@ struct KvLayout {
 
  private:
   // A window of one token would leave a sequence that has just begun without any block.
-  int64_t Seen() const { return std::max(window, 2); }
+  static int64_t Seen(int32_t tokens) { return std::max(tokens, 2); }
+  int64_t FirstSeen(int32_t tokens, int64_t position) const {
+    return tokens == 0 ? 0 : std::max<int64_t>(0, position - Seen(tokens) + 1) / block_tokens;
+  }
+  int64_t SeenAtOnce(int32_t seen, int64_t tokens, int64_t step) const {
+    const int64_t all = BlocksFor(tokens);
+    return seen == 0 ? all : std::min(all, BlocksFor(Seen(seen) - 1 + block_tokens - 1 + step));
+  }
+  size_t StrideOf(int32_t count) const {
+    return (static_cast<size_t>(count) * LayerBytes() + 4095) / 4096 * 4096;
+  }
 };
 
 class PageCopier;
@@ -209,10 +233,21 @@ struct PagedKv {
   // pool has had before: what is derived from a block's bytes is right as long as the number is the
   // same. Null: the arena has no pool.
   const std::atomic<uint64_t>* serials = nullptr;
+  // The memory of the layout's window group; null: each block has memory for all layers.
+  const WindowRowsView* rows = nullptr;
 
+  // All layers of a block, which are in one piece only while `rows` is null.
   std::byte* Block(uint32_t block) const { return arena + block * layout.BlockStride(); }
+  // False for a layer of the window group in a block without a row: Layer must not be used.
+  bool Has(uint32_t block, int32_t layer) const {
+    return rows == nullptr || !layout.group.Has(layer) || rows->row[block] != rows->no_row;
+  }
   std::byte* Layer(uint32_t block, int32_t layer) const {
-    return Block(block) + static_cast<size_t>(layer) * layout.LayerBytes();
+    const auto index = static_cast<size_t>(layer);
+    if (rows == nullptr) return Block(block) + index * layout.LayerBytes();
+    const size_t at = rows->place[index] * layout.LayerBytes();
+    return layout.group.Has(layer) ? rows->arena + rows->row[block] * rows->row_stride + at
+                                   : arena + block * rows->block_stride + at;
   }
   // Pages in bf16 only: the keys, or values, of one head, [slot][head_dim].
   Bf16* Keys(uint32_t block, int32_t layer, int32_t kv_head) const {

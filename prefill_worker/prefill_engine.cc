@@ -177,7 +177,9 @@ bool PrefillEngine::Admit(Prompt& prompt) {
       cache_.Admit(prompt.job.prompt, {.held_max = prompt.job.CachedBlocksMax(layout),
                                        .blocks = prompt.job.Blocks(layout, options_.chunk_tokens),
                                        .exchanges = Exchanges(prompt),
+                                       .rows = prompt.job.Rows(layout, options_.chunk_tokens),
                                        .left = credited ? 0 : options_.blocks_kept_for_credited,
+                                       .rows_left = credited ? 0 : options_.rows_kept_for_credited,
                                        .on_restored = Waker()});
   if (!prompt.job.admission) {
     refused_ = true;
@@ -209,12 +211,11 @@ std::optional<int32_t> PrefillEngine::Begin(uint64_t id) {
                                         .last_token = static_cast<uint32_t>(prompt.cached),
                                         .blocks = prompt.blocks});
   }
+  prompt.credit = std::move(admission.credit);
   std::vector<BlockRef> fresh;
-  if (Exchanges(prompt)) {  // It takes the blocks of a chunk when it computes it.
-    prompt.credit = std::move(admission.credit);
-  } else {
+  if (!Exchanges(prompt)) {  // Otherwise it takes the blocks of a chunk when it computes it.
     const int64_t all = prompt.job.Blocks(layout, options_.chunk_tokens);
-    fresh = admission.credit.Take(all - std::ssize(prompt.blocks));
+    fresh = prompt.credit.Take(all - std::ssize(prompt.blocks));
   }
   if (prompt.eviction != nullptr) {
     const auto own =
@@ -257,6 +258,7 @@ bool PrefillEngine::Step() {
       continue;
     }
     CacheFullBlocks(chunk);
+    PassRows(chunk);
     Compact(chunk);
     if (!EndsPrompt(chunk)) {
       PassWindow(chunk);

@@ -35,8 +35,9 @@ class PrefillEngine {
     // many blocks to prompts whose KV can be sent at once. It must be enough for the longest
     // prompt: otherwise prefill and decode workers could wait for each other for ever.
     int64_t blocks_kept_for_credited = 0;
-    bool random_chunks = false;    // for tests: cut prompts anywhere
-    Progress* progress = nullptr;  // beats at every turn; outlives the engine
+    int64_t rows_kept_for_credited = 0;  // likewise, in a model with a window group
+    bool random_chunks = false;          // for tests: cut prompts anywhere
+    Progress* progress = nullptr;        // beats at every turn; outlives the engine
     // The time between beats of an idle engine, for the watchdog. No work waits for it.
     Duration idle_beat = std::chrono::milliseconds(200);
   };
@@ -81,7 +82,7 @@ class PrefillEngine {
     Duration compute{};  // its part, by tokens, of its steps' time
     CacheAccess access{};
     int32_t cached = 0;                   // tokens
-    BlockCredit credit = {};              // for the blocks of later chunks
+    BlockCredit credit = {};              // for the rows, and for the blocks of later chunks
     OwedBlocks owed = {};                 // of a prompt that exchanges blocks
     size_t passed = 0;                    // leading blocks that its window has passed
     std::vector<float> hidden = {};       // of its last token; empty: not wanted
@@ -105,6 +106,7 @@ class PrefillEngine {
   bool Exchanges(const Prompt& prompt) const;
   int32_t MakeRoom(uint64_t id, int32_t begin, int32_t tokens);
   void PassWindow(const PrefillChunk& chunk);
+  void PassRows(const PrefillChunk& chunk);
   void Exchange(Prompt& prompt, std::vector<BlockRef> passed);
   bool Step();  // false when there was nothing to do
   absl::Status Compute(std::span<const PrefillChunk> chunks);

@@ -65,6 +65,10 @@ struct PrefillJob {
   int64_t Blocks(const KvLayout& layout, int32_t chunk_tokens) const;
   // True if it needs more on its way, in the place of those that its window has passed.
   bool Exchanges(const KvLayout& layout, int32_t chunk_tokens) const;
+  // The rows that it holds at once in a model with a window group.
+  int64_t Rows(const KvLayout& layout, int32_t chunk_tokens) const {
+    return layout.RowsAtOnce(static_cast<int64_t>(tokens.size()), chunk_tokens);
+  }
   // False if every choice ends with its first token: then no decode worker needs the KV.
   bool IsDecoded() const { return stop.tokens_max > 1 || candidates > 0; }
   // The leading blocks that may come from the cache.

@@ -8,6 +8,11 @@
 namespace penstock {
 namespace {
 
+// Enough for the longest prompt.
+int64_t RowsKept(const ModelHost& host, int32_t chunk_tokens) {
+  return host.layout.RowsAtOnce(host.runner->max_position(), chunk_tokens);
+}
+
 PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const ModelHost& host,
                                        int64_t blocks_kept, Progress* progress) {
   const int32_t group = options.layers_per_group;
@@ -15,6 +20,7 @@ PrefillEngine::Options EngineOptionsOf(const PrefillRoleOptions& options, const 
           .layers_per_group = group > 0 ? group : LayersPerGroup(host.layout, options.chunk_tokens),
           .max_waiting = options.max_waiting,
           .blocks_kept_for_credited = blocks_kept,
+          .rows_kept_for_credited = RowsKept(host, options.chunk_tokens),
           .random_chunks = options.random_chunks,
           .progress = progress};
 }
@@ -44,6 +50,8 @@ class PrefillRole final : public EngineRole {
                  .credentials = runtime.peer_credentials(),
                  .layout = runtime.host().layout,
                  .blocks_left = blocks_kept_,
+                 .rows_left = RowsKept(runtime.host(), options.chunk_tokens),
+                 .chunk_tokens = options.chunk_tokens,
                  .reads_max = options.max_waiting}),
         service_({.gate = gate_,
                   .engine = engine_,

@@ -129,10 +129,13 @@ void PrefixReader::Read::Admit() {
     const uint64_t freed = parts_.cache.freed_count();
     const int64_t max = job_.CachedBlocksMax(parts_.layout);
     wanted_ = static_cast<uint32_t>(std::min<int64_t>(peer_.blocks(), max));
-    admission_ = parts_.cache.Admit(job_.prompt, {.held_max = max,
-                                                  .blocks = job_.Blocks(parts_.layout, 0),
-                                                  .left = parts_.blocks_left,
-                                                  .on_restored = [self] { self->GoOn(); }});
+    admission_ =
+        parts_.cache.Admit(job_.prompt, {.held_max = max,
+                                         .blocks = job_.Blocks(parts_.layout, 0),
+                                         .rows = job_.Rows(parts_.layout, parts_.chunk_tokens),
+                                         .left = parts_.blocks_left,
+                                         .rows_left = parts_.rows_left,
+                                         .on_restored = [self] { self->GoOn(); }});
     if (!admission_ && parts_.clock.Now() < deadline_) return AwaitRoom(freed);
     awaits_room_ = false;
     room_timer_.Clear();

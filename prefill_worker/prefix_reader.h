@@ -36,6 +36,8 @@ class PrefixReader {
     std::shared_ptr<grpc::ChannelCredentials> credentials;  // of calls to other workers
     KvLayout layout;                                        // without a window
     int64_t blocks_left = 0;                                // of the pool, left to others
+    int64_t rows_left = 0;                                  // likewise, in a window group's pool
+    int32_t chunk_tokens = 0;                               // of the engine's steps
     size_t reads_max = 256;                                 // at once; further prompts are computed
   };
   // Receives the job again, with the outcome in `job.peer` and the blocks, if any, in

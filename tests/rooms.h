@@ -196,8 +196,8 @@ const Rooms kRooms = {
     // The laboratory: no product room includes it.
     {"lab/plot", {"base"}},
     {"lab/plan",
-     {"base", "kernels", "lab/plot", "lab/replay", "lab/simulate", "model/checkpoint", "model/cuda",
-      "model/forward", "model/forward/formats", "model/load"}},
+     {"base", "kernels", "kvstore/cache", "lab/plot", "lab/replay", "lab/simulate",
+      "model/checkpoint", "model/cuda", "model/forward", "model/forward/formats", "model/load"}},
     {"lab/report", {"kernels/cpu"}},
     {"lab/eval",
      {"base", "kernels", "kernels/cpu", "kvstore/codec", "kvstore/names", "lab/plot",

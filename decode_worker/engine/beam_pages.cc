@@ -58,7 +58,12 @@ std::vector<DecodeSequence> ForkBeams(std::vector<DecodeSequence> beams,
   if (partial) spare = TakePartials(beams, uses);
   const auto own_block = [&]() -> BlockRef {
     if (!partial) return {};
-    if (spare.empty()) return std::move(beams.front().session->growth.Take(1).front());
+    if (spare.empty()) {
+      BlockCredit& growth = beams.front().session->growth;
+      BlockRef fresh = std::move(growth.Take(1).front());
+      growth.HoldRow(fresh);
+      return fresh;
+    }
     BlockRef taken = std::move(spare.back());
     spare.pop_back();
     return taken;

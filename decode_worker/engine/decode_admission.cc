@@ -21,11 +21,15 @@ DecodeNeed NeedOf(const KvLayout& layout, const DecodeSpan& span) {
     need.blocks_max = span.choices * layout.BlocksFor(span.limit);
     need.blocks_now = std::min(need.blocks_now, need.blocks_max);
   }
+  const int64_t step = std::max(span.step_tokens + kMoveLag, span.chunk_tokens);
+  // Choices share the rows of the prompt's last blocks; each has those of its answer for itself.
+  const int64_t rows = layout.RowsAtOnce(span.tokens + span.more, step);
+  const int64_t own = std::min(rows, layout.BlocksFor(span.more) + 1);
+  need.rows = std::min(need.blocks_max, rows + (span.choices - 1) * own);
   if (layout.FirstBlock(span.tokens + span.more) == 0) return need;
   // The window passes some blocks. All of a session's blocks are still a bound: short answers share
   // most of theirs.
   need.exchanges = true;
-  const int64_t step = std::max(span.step_tokens + kMoveLag, span.chunk_tokens);
   const int64_t at_once = span.choices * layout.BlocksAtOnce(span.tokens + span.more, step);
   const int64_t passed = layout.FirstBlock(need.received);
   need.blocks_now = std::min(need.blocks_now - passed, at_once);
@@ -58,6 +62,7 @@ void PendingAdmission::TakeBlocks(const PromptBlocks& prompt,
                .blocks = reservation ? need_.blocks_now : need_.blocks_max,
                .exchanges = need_.exchanges,
                .received = need_.received,
+               .rows = need_.rows,
                .left = reservation && !alone ? std::min(context_.watermark, room) : 0,
                .on_restored = on_restored});
   if (admission_) swap_ = std::move(reservation);

@@ -17,6 +17,7 @@ struct DecodeNeed {
   int64_t blocks_now = 0;  // for its tokens and the first block of each answer
   int64_t blocks_max = 0;  // for its tokens and the longest answers
   int64_t received = 0;    // leading tokens whose KV is received or cached, not computed here
+  int64_t rows = 0;        // at once, in a model with a window group
   bool exchanges = false;  // on its way it needs more, in the place of those that it passes
 };
 
@@ -39,6 +40,7 @@ struct AdmissionContext {
   SwapBudget& swap_budget;
   KvLayout layout;
   int64_t blocks_total = 0;
+  int64_t rows_total = 0;
   int64_t watermark = 0;     // blocks left to running sessions, so that they can grow
   int64_t step_tokens = 1;   // as in DecodeSpan
   int64_t chunk_tokens = 0;  // of prompts that are computed here

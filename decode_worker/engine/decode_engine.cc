@@ -193,6 +193,7 @@ bool DecodeEngine::Grow(DecodeSequence& sequence, int32_t more) {
   if (!sequence.needs_block(pool_.view().layout.block_tokens, more)) return true;
   if (!TakeGrowth(*sequence.session, 1)) return false;
   sequence.Append(std::move(sequence.session->growth.Take(1).front()));
+  HoldRows(sequence);
   return true;
 }
 

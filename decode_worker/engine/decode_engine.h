@@ -130,6 +130,7 @@ class DecodeEngine {
 
   // decode_windows.cc: models whose attention has a window.
   void PassWindow(DecodeSequence& sequence);
+  void HoldRows(DecodeSequence& sequence);
   void Exchange(DecodeSession& session, std::vector<BlockRef> passed);
 
   // decode_evictions.cc: sequences that are evicted while decoding.

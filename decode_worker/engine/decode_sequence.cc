@@ -18,6 +18,7 @@ void ShareBlocks(DecodeSequence& sequence, const DecodeSequence& first, const Pa
   sequence.PassBlocks(first.passed);
   if (full == first.blocks.size()) return;
   BlockRef copy = std::move(sequence.session->growth.Take(1).front());
+  sequence.session->growth.HoldRow(copy);
   const uint32_t to = copy.id(), from = first.blocks[full].id();
   std::vector<std::byte> page(kv.layout.PayloadBytes());
   ReadPages(kv, {&from, 1}, 0, page.size(), page.data());
@@ -78,7 +79,9 @@ absl::Status DecodeSequence::CheckFreeze(const FreezeRequest& request,
         "the sequence is {} tokens ahead of the request here, and has been compacted since; replan",
         static_cast<size_t>(position()) - wanted);
   }
-  if (static_cast<size_t>(layout.FirstBlock(static_cast<int64_t>(wanted))) < passed) {
+  const auto end = static_cast<int64_t>(wanted);
+  if (static_cast<size_t>(layout.FirstBlock(end)) < passed ||
+      static_cast<size_t>(layout.FirstGroupBlock(end)) < CountWithoutRows(blocks, layout)) {
     return FailedPrecondition(
         "the sequence is {} tokens ahead of the request here, and has freed blocks that its window "
         "has passed since; replan",

@@ -25,4 +25,12 @@ void DecodeEngine::Exchange(DecodeSession& session, std::vector<BlockRef> passed
                   session.growth, session.owed);
 }
 
+// Where only some layers have a window, a sequence holds all its blocks, and the rows of those that
+// its next token sees (docs/adr/0060-window-rows.md).
+void DecodeEngine::HoldRows(DecodeSequence& sequence) {
+  const int32_t position = std::max(0, sequence.position() - kMoveLag);
+  sequence.session->growth.MoveWindow(
+      sequence.blocks, pool_.view().layout.FirstGroupBlock(position), std::ssize(sequence.blocks));
+}
+
 }  // namespace penstock

@@ -19,9 +19,14 @@ void LocalPrefills::Add(DecodeJob job) {
 
 bool LocalPrefills::MakeRoom() {
   Prompt& prompt = prompts_.front();
+  const KvLayout& layout = options_.layout;
+  if (!layout.group.empty()) {
+    prompt.job.growth.MoveWindow(prompt.job.blocks, layout.FirstGroupBlock(prompt.computed),
+                                 layout.BlocksFor(prompt.computed + Tokens(prompt)));
+  }
   if (prompt.job.exchanges == 0) return true;
   const int64_t wanted =
-      options_.layout.BlocksFor(prompt.computed + Tokens(prompt)) - std::ssize(prompt.job.blocks);
+      layout.BlocksFor(prompt.computed + Tokens(prompt)) - std::ssize(prompt.job.blocks);
   if (wanted > prompt.job.growth.blocks()) Exchange(prompt, {});
   if (wanted > prompt.job.growth.blocks()) return false;
   for (BlockRef& block : prompt.job.growth.Take(std::max<int64_t>(0, wanted))) {

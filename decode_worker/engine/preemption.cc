@@ -27,7 +27,7 @@ void Preemption::PreemptYoungest() {
     refused_ = true;
     return parts_.running.Enter(std::move(choices));
   }
-  session->growth = BlockCredit();
+  session->growth.GiveBackBlocks();
   for (const auto& choice : (*swapped)->choices()) {
     if (choice.context != nullptr) choice.context->Release();  // for the sequences that run
   }
@@ -50,6 +50,8 @@ void Preemption::ResumeOldest() {
 }
 
 void Preemption::BeginSwapIn(SwappedSession& session) {
+  // Its rows are its quota's until the last of them is copied.
+  if (!session.session().growth.HoldsNoRows()) return;
   const int64_t wanted = session.blocks() + session.growth();
   // Otherwise the session would be preempted again with the next block that another one needs.
   const int64_t others = GrowthAhead();

@@ -18,6 +18,7 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
     for (const BlockRef& block : std::span(choice.blocks).subspan(choice.passed)) {
       const auto [place, fresh] = place_of.emplace(block.id(), pages.size());
       if (fresh) pages.push_back(block.Share());
+      if (fresh) swapped->rows_.push_back(block.holds_row());
       places.push_back(place->second);
     }
   }
@@ -41,6 +42,9 @@ void SwappedSession::SwapIn(std::vector<BlockRef> pages, TieredStore& store,
                             std::function<void()> on_arrived) {
   PENSTOCK_CHECK(!swapping_in());
   arrival_ = std::make_shared<Arrival>();
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (rows_[i]) choices_.front().session->growth.HoldRow(pages[i]);
+  }
   store.SwapIn(std::move(ticket_), std::move(pages),
                [arrival = arrival_, on_arrived = std::move(on_arrived)](RestoreResult result) {
                  {

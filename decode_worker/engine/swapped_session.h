@@ -48,6 +48,7 @@ class SwappedSession {
   };
 
   size_t blocks_ = 0;
+  std::vector<bool> rows_;  // for each block, true if its row is to be held
   std::vector<DecodeSequence> choices_;
   // For each choice, the indices among the swapped blocks of those that its window has not passed.
   std::vector<std::vector<size_t>> places_;

@@ -30,37 +30,69 @@ absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
   return absl::OkStatus();
 }
 
+// The memory of `blocks` blocks, of which `rows` may have rows at one time.
+size_t ArenaBytes(const KvLayout& layout, int64_t blocks, int64_t rows) {
+  const auto all = static_cast<size_t>(blocks);
+  if (layout.group.empty() || rows == blocks) return all * layout.BlockStride();
+  return all * layout.FullStride() + static_cast<size_t>(rows) * layout.RowStride();
+}
+
+// Rows lie behind the blocks.
+WindowRowsView RowsView(const PagedKv& kv, const uint32_t* row, uint32_t no_row) {
+  WindowRowsView view{.arena = kv.arena + static_cast<size_t>(kv.blocks) * kv.layout.FullStride(),
+                      .row_stride = kv.layout.RowStride(),
+                      .block_stride = kv.layout.FullStride(),
+                      .row = row,
+                      .no_row = no_row,
+                      .place = {}};
+  uint32_t in_group = 0, others = 0;
+  for (int32_t layer = 0; layer < kv.layout.layers; ++layer) {
+    view.place.push_back(kv.layout.group.Has(layer) ? in_group++ : others++);
+  }
+  return view;
+}
+
 }  // namespace
 
+WindowQuota::~WindowQuota() { pool_->ReturnRows(rows_, /*tell=*/true); }
+
 BlockRef::BlockRef(BlockRef&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_) {}
+    : pool_(std::exchange(other.pool_, nullptr)), id_(other.id_), quota_(std::move(other.quota_)) {}
 
 BlockRef& BlockRef::operator=(BlockRef&& other) noexcept {
   // Drops this object's old reference now, not when `other` dies.
   BlockRef moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(id_, moved.id_);
+  std::swap(quota_, moved.quota_);
   return *this;
 }
 
 BlockRef::~BlockRef() {
-  if (pool_ != nullptr) pool_->Drop(id_);
+  if (pool_ != nullptr) pool_->Drop(*this);
 }
 
 BlockRef BlockRef::Share() const {
   PENSTOCK_CHECK(pool_ != nullptr, "an empty BlockRef is shared");
-  pool_->AddReference(id_);
-  return BlockRef(pool_, id_);
+  return pool_->Refer(*this, quota_);
+}
+
+BlockRef BlockRef::ShareWithoutRow() const {
+  PENSTOCK_CHECK(pool_ != nullptr, "an empty BlockRef is shared");
+  return pool_->Refer(*this, nullptr);
 }
 
 BlockCredit::BlockCredit(BlockCredit&& other) noexcept
-    : pool_(std::exchange(other.pool_, nullptr)), blocks_(std::exchange(other.blocks_, 0)) {}
+    : pool_(std::exchange(other.pool_, nullptr)),
+      blocks_(std::exchange(other.blocks_, 0)),
+      quota_(std::move(other.quota_)) {}
 
 BlockCredit& BlockCredit::operator=(BlockCredit&& other) noexcept {
   // Returns this object's old credit now, not when `other` dies.
   BlockCredit moved(std::move(other));
   std::swap(pool_, moved.pool_);
   std::swap(blocks_, moved.blocks_);
+  std::swap(quota_, moved.quota_);
   return *this;
 }
 
@@ -72,6 +104,7 @@ void BlockCredit::Merge(BlockCredit other) {
   PENSTOCK_CHECK(pool_ == nullptr || other.pool_ == nullptr || pool_ == other.pool_);
   if (pool_ == nullptr) pool_ = other.pool_;
   blocks_ += std::exchange(other.blocks_, 0);
+  if (quota_ == nullptr) quota_ = std::move(other.quota_);
 }
 
 std::vector<BlockRef> BlockCredit::Take(int64_t count) {
@@ -82,33 +115,83 @@ std::vector<BlockRef> BlockCredit::Take(int64_t count) {
   return pool_->TakeReserved(count);
 }
 
+void BlockCredit::GiveBackBlocks() {
+  if (pool_ != nullptr) pool_->ReturnReserved(std::exchange(blocks_, 0));
+}
+
+void BlockCredit::DropQuota() {
+  if (quota_ == nullptr) return;
+  quota_->pool_->ReturnRows(std::exchange(quota_->rows_, 0), /*tell=*/false);
+  quota_ = nullptr;
+}
+
+void BlockCredit::MoveWindow(std::span<BlockRef> blocks, int64_t first, int64_t end) {
+  if (quota_ == nullptr || quota_->rows_ == 0) return;
+  BlockPool& pool = *quota_->pool_;
+  std::vector<std::shared_ptr<WindowQuota>> dropped;  // outside of the lock
+  MutexLock lock(pool.mutex_);
+  for (auto i = first; i > 0 && blocks[static_cast<size_t>(i - 1)].holds_row(); --i) {
+    BlockRef& passed = blocks[static_cast<size_t>(i - 1)];
+    pool.DropRowLocked(passed, /*passed=*/true);
+    dropped.push_back(std::move(passed.quota_));
+  }
+  for (auto i = first; i < end; ++i) {
+    BlockRef& block = blocks[static_cast<size_t>(i)];
+    if (!block.holds_row()) pool.HoldLocked(block, quota_);
+  }
+}
+
+bool BlockCredit::TryHoldRows(std::span<BlockRef> blocks) {
+  if (quota_ == nullptr || quota_->rows_ == 0) return true;
+  BlockPool& pool = *quota_->pool_;
+  MutexLock lock(pool.mutex_);
+  for (const BlockRef& block : blocks) {
+    if (!pool.rows_->Has(block.id())) return false;
+  }
+  for (BlockRef& block : blocks) {
+    pool.HoldLocked(block, quota_);
+    pool.rows_->Want(block.id());
+  }
+  return true;
+}
+
+bool BlockCredit::HoldsNoRows() const {
+  if (quota_ == nullptr) return true;
+  MutexLock lock(quota_->pool_->mutex_);
+  return quota_->references_ == 0;
+}
+
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout,
                                                              int64_t blocks) {
+  return Create(layout, blocks, blocks);
+}
+
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout, int64_t blocks,
+                                                             int64_t rows) {
   RETURN_IF_ERROR(CheckSize(layout, blocks));
-  const auto stride = static_cast<int64_t>(layout.BlockStride());
-  const auto bytes = static_cast<size_t>(blocks * stride);
+  const size_t bytes = ArenaBytes(layout, blocks, rows);
   // Anonymous pages are zero and take memory only once they are touched.
   void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (arena == MAP_FAILED) {
     return ResourceExhausted(
         "block pool: {} blocks of {} bytes are {:.1f} GiB, which cannot be mapped ({}); "
         "configure fewer blocks",
-        blocks, stride, static_cast<double>(bytes) / (int64_t{1} << 30),
+        blocks, layout.BlockStride(), static_cast<double>(bytes) / (int64_t{1} << 30),
         std::generic_category().message(errno));
   }
   // Huge pages are an optimisation only; failure is ignored.
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<BlockPool>(new BlockPool(
       PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
-      /*owns_arena=*/true));
+      /*owns_arena=*/true, rows));
 }
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& pages) {
   RETURN_IF_ERROR(CheckSize(pages.layout, pages.blocks));
-  return std::unique_ptr<BlockPool>(new BlockPool(pages, /*owns_arena=*/false));
+  return std::unique_ptr<BlockPool>(new BlockPool(pages, /*owns_arena=*/false, pages.blocks));
 }
 
-BlockPool::BlockPool(PagedKv view, bool owns_arena)
+BlockPool::BlockPool(PagedKv view, bool owns_arena, int64_t rows)
     : view_(view),
       owns_arena_(owns_arena),
       serials_(std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(view.blocks))),
@@ -118,6 +201,11 @@ BlockPool::BlockPool(PagedKv view, bool owns_arena)
   view_.serials = serials_.get();
   free_.reserve(view.blocks);
   for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
+  if (view.layout.group.empty()) return;
+  rows_.emplace(view.blocks, rows);
+  if (rows == view.blocks) return;  // Each row is where its block is.
+  rows_view_ = RowsView(view_, rows_->rows(), rows_->no_row());
+  view_.rows = &rows_view_;
 }
 
 BlockPool::~BlockPool() {
@@ -125,8 +213,12 @@ BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(blocks_cached(), 0);
   PENSTOCK_CHECK_EQ(blocks_leaving(), 0);
   PENSTOCK_CHECK_EQ(blocks_reserved(), 0);
+  const RowCounts rows = row_counts();
+  PENSTOCK_CHECK_EQ(rows.held, 0);
+  PENSTOCK_CHECK_EQ(rows.reserved, 0);
   if (!owns_arena_) return;
-  munmap(view_.arena, view_.layout.BlockStride() * static_cast<size_t>(view_.blocks));
+  munmap(view_.arena,
+         ArenaBytes(view_.layout, view_.blocks, view_.rows == nullptr ? view_.blocks : rows.total));
 }
 
 absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
@@ -141,20 +233,72 @@ absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
   return BlockCredit(this, blocks);
 }
 
+std::shared_ptr<WindowQuota> BlockPool::ReserveRows(int64_t rows, int64_t left) {
+  MutexLock lock(mutex_);
+  if (!rows_) rows = 0;
+  if (rows > 0 && !rows_->CanReserve(rows + left)) return nullptr;
+  if (rows > 0) rows_->Reserve(rows);
+  return std::shared_ptr<WindowQuota>(new WindowQuota(this, rows));
+}
+
 std::vector<BlockRef> BlockPool::Share(std::span<const BlockRef> blocks) {
   std::vector<BlockRef> shared;
   shared.reserve(blocks.size());
   MutexLock lock(mutex_);
   for (const BlockRef& block : blocks) {
-    if (!block) {
-      shared.emplace_back();
-      continue;
-    }
-    PENSTOCK_CHECK(block.pool_ == this);
-    AddReferenceLocked(block.id_);
-    shared.push_back(BlockRef(this, block.id_));
+    shared.push_back(block ? ReferLocked(block, block.quota_) : BlockRef());
   }
   return shared;
+}
+
+std::vector<BlockRef> BlockPool::ShareWithoutRows(std::span<const BlockRef> blocks) {
+  std::vector<BlockRef> shared;
+  shared.reserve(blocks.size());
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) {
+    shared.push_back(block ? ReferLocked(block, nullptr) : BlockRef());
+  }
+  return shared;
+}
+
+BlockRef BlockPool::ShareToCopy(const BlockRef& block) {
+  std::shared_ptr<WindowQuota> quota = ReserveRows(1);
+  MutexLock lock(mutex_);
+  if (!rows_) return ReferLocked(block, nullptr);
+  if (rows_->Has(block.id_) && quota != nullptr) return ReferLocked(block, std::move(quota));
+  rows_->Forget(block.id_);
+  return ReferLocked(block, nullptr);
+}
+
+bool BlockPool::Replace(BlockRef& block, const BlockRef& by) {
+  BlockRef replaced;  // dropped without the lock
+  MutexLock lock(mutex_);
+  std::shared_ptr<WindowQuota> quota = block.quota_;
+  if (quota != nullptr && !rows_->Has(by.id_)) return false;
+  // A handoff of the same request sends from it: the quota would have to pay for both rows.
+  if (quota != nullptr && rows_->holders(block.id_) > 1) return true;
+  // The row first, so that the quota is never exceeded.
+  if (quota != nullptr) DropRowLocked(block);
+  block.quota_ = nullptr;
+  replaced = std::exchange(block, ReferLocked(by, std::move(quota)));
+  return true;
+}
+
+void BlockPool::WantRows(std::span<const BlockRef> blocks) {
+  MutexLock lock(mutex_);
+  for (const BlockRef& block : blocks) rows_->Want(block.id_);
+}
+
+void BlockPool::PassOnWant(const BlockRef& from, const BlockRef& to) {
+  MutexLock lock(mutex_);
+  if (rows_->wanted(from.id_)) rows_->Want(to.id_);
+}
+
+std::vector<bool> BlockPool::HaveRows(std::span<const BlockRef> blocks) const {
+  std::vector<bool> have(blocks.size(), true);
+  MutexLock lock(mutex_);
+  for (size_t i = 0; rows_ && i < blocks.size(); ++i) have[i] = rows_->Has(blocks[i].id_);
+  return have;
 }
 
 void BlockPool::DropShared(std::vector<BlockRef> blocks, int64_t obtainable) {
@@ -163,7 +307,7 @@ void BlockPool::DropShared(std::vector<BlockRef> blocks, int64_t obtainable) {
     MutexLock lock(mutex_);
     for (BlockRef& block : blocks) {
       if (!block) continue;
-      DropLocked(block.id_);
+      DropLocked(block);
       block.pool_ = nullptr;
     }
     more = ObtainableLocked() > obtainable;
@@ -227,6 +371,11 @@ int64_t BlockPool::CountOwn(std::span<const BlockRef> blocks) const {
   return own;
 }
 
+uint64_t BlockPool::block_bytes() const {
+  const int64_t rows = view_.rows == nullptr ? view_.blocks : row_counts().total;
+  return ArenaBytes(view_.layout, view_.blocks, rows) / static_cast<uint64_t>(view_.blocks);
+}
+
 int64_t BlockPool::blocks_free() const {
   MutexLock lock(mutex_);
   return static_cast<int64_t>(free_.size()) - reserved_;
@@ -261,17 +410,52 @@ int64_t BlockPool::ObtainableLocked() const {
   return static_cast<int64_t>(free_.size()) - reserved_ + idle_ + leaving_blocks_;
 }
 
-void BlockPool::AddReference(uint32_t block) {
+BlockPool::RowCounts BlockPool::row_counts() const {
   MutexLock lock(mutex_);
-  AddReferenceLocked(block);
+  if (!rows_) return {};
+  return {.apart = !rows_->unlimited(),
+          .total = rows_->total(),
+          .held = rows_->held(),
+          .idle = rows_->idle(),
+          .reserved = rows_->reserved()};
 }
 
-void BlockPool::AddReferenceLocked(uint32_t block) {
+BlockRef BlockPool::Refer(const BlockRef& of, std::shared_ptr<WindowQuota> quota) {
+  MutexLock lock(mutex_);
+  return ReferLocked(of, std::move(quota));
+}
+
+BlockRef BlockPool::ReferLocked(const BlockRef& of, std::shared_ptr<WindowQuota> quota) {
+  const uint32_t block = of.id_;
+  PENSTOCK_CHECK(of.pool_ == this);
   PENSTOCK_CHECK_GT(references_[block], 0u);
   if (references_[block]++ == 1 && cached_[block]) --idle_;
+  BlockRef reference(this, block);
+  if (quota != nullptr) HoldLocked(reference, quota);
+  return reference;
 }
 
-void BlockPool::Drop(uint32_t block) {
+void BlockPool::HoldLocked(BlockRef& block, const std::shared_ptr<WindowQuota>& quota) {
+  rows_->Hold(block.id_);
+  ++quota->references_;
+  block.quota_ = quota;
+}
+
+void BlockPool::DropRowLocked(const BlockRef& block, bool passed) {
+  rows_->Drop(block.id_, passed);
+  --block.quota_->references_;
+}
+
+void BlockPool::ReturnRows(int64_t rows, bool tell) {
+  if (rows == 0) return;
+  {
+    MutexLock lock(mutex_);
+    rows_->Return(rows);
+  }
+  if (tell) freed_waiters_.Raise();
+}
+
+void BlockPool::Drop(const BlockRef& block) {
   bool available = false;
   {
     MutexLock lock(mutex_);
@@ -280,8 +464,10 @@ void BlockPool::Drop(uint32_t block) {
   if (available) freed_waiters_.Raise();
 }
 
-bool BlockPool::DropLocked(uint32_t block) {
+bool BlockPool::DropLocked(const BlockRef& reference) {
+  const uint32_t block = reference.id_;
   PENSTOCK_CHECK_GT(references_[block], 0u);
+  if (reference.holds_row()) DropRowLocked(reference);
   const uint32_t left = --references_[block];
   if (left == 1 && cached_[block]) {
     ++idle_;
@@ -293,6 +479,7 @@ bool BlockPool::DropLocked(uint32_t block) {
     leaving_[block] = false;
     --leaving_blocks_;
   }
+  if (rows_) rows_->Free(block);
   free_.push_back(block);
   return true;
 }

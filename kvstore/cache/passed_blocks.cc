@@ -19,6 +19,13 @@ size_t CountPassed(std::span<const BlockRef> blocks) {
   return static_cast<size_t>(live - blocks.begin());
 }
 
+size_t CountWithoutRows(std::span<const BlockRef> blocks, const KvLayout& layout) {
+  if (layout.group.empty()) return 0;
+  size_t first = blocks.size();
+  while (first > 0 && blocks[first - 1].holds_row()) --first;
+  return first;
+}
+
 std::vector<BlockRef> TakePassed(std::span<BlockRef> blocks, std::span<uint32_t> table,
                                  size_t first) {
   PENSTOCK_CHECK_LT(first, blocks.size());

@@ -83,12 +83,13 @@ std::vector<BlockRef> PrefixCache::Share(const BlockId& root, std::span<const Bl
   return blocks;
 }
 
-CacheAccess PrefixCache::Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now) {
+CacheAccess PrefixCache::Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now,
+                             std::optional<size_t> taken) {
   const CacheAccess access{.number = ++accesses_, .at = now};
   ++counts_.lookups;
   counts_.asked += ids.size();
   const Position end = Walk(root, ids);
-  counts_.hit += end.blocks;
+  counts_.hit += std::min(end.blocks, taken.value_or(end.blocks));
   if (end.blocks > 0) UseAll(CutAt(end), access);
   return access;
 }
@@ -200,10 +201,19 @@ void PrefixCache::Adopt(Node* last, std::span<BlockRef> blocks) {
     const auto own = blocks.subspan(end - node->pages.size(), node->pages.size());
     end -= node->pages.size();
     for (size_t i = 0; i < own.size(); ++i) {
-      if (own[i].id() != node->pages[i].id()) own[i] = node->pages[i].Share();
+      if (own[i].id() != node->pages[i].id()) AdoptOne(node->pages[i], own[i]);
     }
   }
   PENSTOCK_CHECK_EQ(end, 0u);
+}
+
+// Two pages have the same KV: `cached`, and `block`, which a sequence has computed.
+void PrefixCache::AdoptOne(BlockRef& cached, BlockRef& block) {
+  if (pool_.Replace(block, cached)) return;
+  pool_.PassOnWant(cached, block);
+  pool_.SetCached({&cached, 1}, false);
+  cached = block.ShareWithoutRow();
+  pool_.SetCached({&cached, 1}, true);
 }
 
 PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
@@ -238,7 +248,7 @@ PrefixCache::Node* PrefixCache::Append(Node* node, const CacheRunStats& stats,
 
 void PrefixCache::Extend(Node* node, std::span<const BlockId> ids,
                          std::span<const BlockRef> blocks) {
-  std::vector<BlockRef> pages = pool_.Share(blocks);
+  std::vector<BlockRef> pages = pool_.ShareWithoutRows(blocks);
   pool_.SetCached(pages, true);
   node->ids.insert(node->ids.end(), ids.begin(), ids.end());
   std::move(pages.begin(), pages.end(), std::back_inserter(node->pages));

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -81,11 +82,14 @@ class PrefixCache {
   ~PrefixCache();
 
   // The leading blocks of `ids`, under the namespace of `root`, that are cached. Those before
-  // `first` are found, but not shared: their references are empty. Does not count as a use.
+  // `first` are found, but not shared: their references are empty. None holds a row. Does not count
+  // as a use.
   std::vector<BlockRef> Share(const BlockId& root, std::span<const BlockId> ids,
                               size_t first = 0) const;
-  // Counts a use of the leading blocks that are cached.
-  CacheAccess Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
+  // Counts a use of the leading blocks that are cached, of which the caller could take the first
+  // `taken`, or all.
+  CacheAccess Use(const BlockId& root, std::span<const BlockId> ids, TimePoint now,
+                  std::optional<size_t> taken = std::nullopt);
   // Share and Use in one call.
   Found Lookup(const BlockId& root, std::span<const BlockId> ids, TimePoint now);
   bool Contains(const BlockId& id) const { return known_.contains(id); }
@@ -94,6 +98,7 @@ class PrefixCache {
 
   // blocks[i] holds the complete KV of ids[i], which look-ups find from now on. If another page
   // already has the same KV, blocks[i] is replaced by that page, except in a model with a window.
+  // If that page has lost its row and blocks[i] has one, the cache takes blocks[i] in its place.
   // Both spans start at the root and have equal length. References to leading blocks that the cache
   // has may be empty.
   void Insert(const CacheAccess& access, const BlockId& root, std::span<const BlockId> ids,
@@ -139,6 +144,7 @@ class PrefixCache {
   Node* Split(Node* node, size_t blocks);
   void UseAll(Node* node, const CacheAccess& access);
   void Adopt(Node* last, std::span<BlockRef> blocks);
+  void AdoptOne(BlockRef& cached, BlockRef& block);
   Node* Append(Node* node, const CacheRunStats& stats, std::span<const BlockId> ids,
                std::span<const BlockRef> blocks);
   void Extend(Node* node, std::span<const BlockId> ids, std::span<const BlockRef> blocks);

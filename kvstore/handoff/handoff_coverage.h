@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/paged_kv.h"
 #include "kvstore/wire/slab.h"
 
 namespace penstock {
@@ -22,6 +23,14 @@ struct KvRange {
 };
 
 KvRange RangeOf(const SlabHeader& header);
+
+// The parts of `range` that a sequence needs which goes on behind `tokens` tokens: those of layers
+// with a window begin at the first block that its next token sees. Both sides of a handoff compute
+// it, so the other parts are neither sent nor expected. In order of layers.
+std::vector<KvRange> SentRanges(const KvLayout& layout, uint32_t tokens, const KvRange& range);
+
+// The other parts of `range`.
+std::vector<KvRange> UnsentRanges(const KvLayout& layout, uint32_t tokens, const KvRange& range);
 
 // The set of (layer, block) cells of a sequence that are present. One thread at a time.
 class HandoffCoverage {

@@ -23,6 +23,11 @@ HandoffReceiver::Actions HandoffReceiver::OnExpected(uint32_t tokens, std::strin
   landed_.emplace(args_.format.layout.layers,
                   static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens)));
   AddPresent(0, FirstBlock(args_.format, tokens));
+  const KvRange all{.first_layer = 0,
+                    .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                    .first_block = 0,
+                    .last_block = static_cast<uint32_t>(args_.format.layout.BlocksFor(tokens))};
+  for (const KvRange& range : UnsentRanges(args_.format.layout, tokens, all)) landed_->Add(range);
   if (absl::Status match = CheckTokens(); !match.ok()) Fail(match, /*tell_peer=*/true, &actions);
   return actions;
 }
@@ -44,10 +49,13 @@ HandoffReceiver::Actions HandoffReceiver::OnAdmitted(TimePoint now, uint32_t hel
 
 void HandoffReceiver::AddPresent(uint32_t first_block, uint32_t last_block) {
   if (first_block == last_block) return;
-  landed_->Add({.first_layer = 0,
-                .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
-                .first_block = first_block,
-                .last_block = last_block});
+  const KvRange present{.first_layer = 0,
+                        .last_layer = static_cast<uint32_t>(args_.format.layout.layers),
+                        .first_block = first_block,
+                        .last_block = last_block};
+  for (const KvRange& range : SentRanges(args_.format.layout, tokens_, present)) {
+    landed_->Add(range);
+  }
 }
 
 HandoffReceiver::Actions HandoffReceiver::OnMessage(TimePoint now,

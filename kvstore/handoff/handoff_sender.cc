@@ -38,9 +38,11 @@ HandoffSender::HandoffSender(Args args)
       handed_(announced_),
       plan_(args_.slabs, args_.format.layout.LayerBytes()) {
   PENSTOCK_CHECK_GE(args_.tokens, 1u);
-  if (held_blocks_ == 0) return;
-  announced_.Add(BlocksBetween(args_.format, 0, held_blocks_));
-  handed_.Add(BlocksBetween(args_.format, 0, held_blocks_));
+  const KvLayout& layout = args_.format.layout;
+  const KvRange all = BlocksBetween(args_.format, 0, Blocks(args_.format, args_.tokens));
+  for (const KvRange& range : UnsentRanges(layout, args_.tokens, all)) announced_.Add(range);
+  if (held_blocks_ > 0) announced_.Add(BlocksBetween(args_.format, 0, held_blocks_));
+  handed_ = announced_;
 }
 
 HandoffSender::Actions HandoffSender::Start(TimePoint now) {
@@ -107,16 +109,18 @@ HandoffSender::Actions HandoffSender::OnLayersReady(TimePoint now, const KvRange
   Actions actions;
   if (over()) return actions;
   PENSTOCK_CHECK_GE(range.first_block, FirstBlock(args_.format, args_.tokens));
-  announced_.Add(range);  // CHECKs that no cell is announced twice.
+  const std::vector<KvRange> sent = SentRanges(args_.format.layout, args_.tokens, range);
+  for (const KvRange& part : sent) announced_.Add(part);  // CHECKs that no cell is announced twice.
   const uint32_t layers = static_cast<uint32_t>(args_.format.layout.layers);
   if (range.last_layer == layers && range.last_block == Blocks(args_.format, args_.tokens)) {
     computed_ = true;
     layers_overlapped_ = handed_.complete_layers();
   }
   something_ready_ = true;
-  KvRange wanted = range;
-  wanted.first_block = std::max(wanted.first_block, held_blocks_);
-  if (wanted.first_block < wanted.last_block) plan_.Add(wanted);
+  for (KvRange wanted : sent) {
+    wanted.first_block = std::max(wanted.first_block, held_blocks_);
+    if (wanted.first_block < wanted.last_block) plan_.Add(wanted);
+  }
   OpenWhenReady(now, &actions);
   return actions;
 }
@@ -234,7 +238,10 @@ void HandoffSender::OnCredit(TimePoint now, const v1::HandoffCredit& credit, Act
   }
   if (held_blocks_ > passed) {
     plan_.DropBlocksBefore(held_blocks_);
-    handed_.Add(BlocksBetween(args_.format, passed, held_blocks_));
+    const KvRange held = BlocksBetween(args_.format, passed, held_blocks_);
+    for (const KvRange& range : SentRanges(args_.format.layout, args_.tokens, held)) {
+      handed_.Add(range);
+    }
   }
   state_ = HandoffState::kCredited;
   actions->push_back(Reached{state_});

@@ -21,6 +21,9 @@ void KvReceiver::Do(Session& session, HandoffReceiver::Bind& bind) {
   for (BlockRef& page : session.credit.Take(bind.blocks)) {
     session.pages.push_back(std::move(page));
   }
+  session.credit.MoveWindow(session.pages,
+                            format_.layout.FirstGroupBlock(session.expectation->tokens),
+                            std::ssize(session.pages));
 }
 
 void KvReceiver::Do(Session&, HandoffReceiver::Reached& reached) {

@@ -86,6 +86,10 @@ std::optional<KvAdmission> KvReceiver::TryAdmit(const KvExpectation& expectation
   if (expectation.admit) return expectation.admit();
   absl::StatusOr<BlockCredit> credit = pool_.Reserve(expectation.blocks);
   if (!credit.ok()) return std::nullopt;
+  std::shared_ptr<WindowQuota> rows =
+      pool_.ReserveRows(format_.layout.RowsAtOnce(expectation.tokens, format_.layout.block_tokens));
+  if (rows == nullptr) return std::nullopt;
+  credit->SetQuota(std::move(rows));
   return KvAdmission{.held = {}, .credit = *std::move(credit)};
 }
 

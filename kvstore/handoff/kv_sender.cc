@@ -115,8 +115,11 @@ void KvSender::SendLayers(const HandoffKey& key, const KvLayersReady& ready) {
   if (range.first_block >= range.last_block) return;
   PENSTOCK_CHECK_LE(range.last_block, ready.blocks.size());
   if (handoff->blocks.size() < first) handoff->blocks.resize(first);
+  const auto with_rows = static_cast<size_t>(format_.layout.FirstGroupBlock(tokens));
   while (handoff->blocks.size() < range.last_block) {
-    handoff->blocks.push_back(ready.blocks[handoff->blocks.size()].Share());
+    const BlockRef& block = ready.blocks[handoff->blocks.size()];
+    const bool passed = handoff->blocks.size() < with_rows;
+    handoff->blocks.push_back(passed ? block.ShareWithoutRow() : block.Share());
   }
   const TimePoint now = clock_.Now();
   if (handoff->ready_at == TimePoint()) handoff->ready_at = now;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kvstore/cache/complete_hit.h"
 #include "kvstore/cache/fair_shares.h"
 
 namespace penstock {
@@ -84,11 +85,15 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   // The references are taken before anything is evicted; the use is counted only if admission
   // succeeds.
   const int64_t obtainable = pool_.blocks_obtainable();
-  const auto here = static_cast<size_t>(cache_.CountLeading(prompt.root, ids));
-  const FindResult below = FindBelow(ids.subspan(here));
+  BlockCredit rows;
+  rows.SetQuota(pool_.ReserveRows(request.rows, request.rows_left));
+  if (!rows.has_quota()) return std::nullopt;
+  auto here = static_cast<size_t>(cache_.CountLeading(prompt.root, ids));
+  FindResult below = FindBelow(ids.subspan(here));
   const size_t first = FirstNeeded(request, here + below.blocks);
   std::vector<BlockRef> held;
   if (first < here) held = cache_.Share(prompt.root, ids.first(here), first);
+  if (!pool_.view().layout.group.empty()) here = HoldComplete(request, held, below, rows);
   const int64_t wanted = std::max<int64_t>(0, request.blocks - CountedAsHeld(request, held, first));
   const int64_t left = request.left + owed_;
   std::optional<BlockCredit> credit;
@@ -97,9 +102,11 @@ std::optional<CacheAdmission> KvCacheManager::Admit(const PromptBlocks& prompt,
   }
   if (!credit) {
     pool_.DropShared(std::move(held), obtainable);
+    rows.DropQuota();
     return std::nullopt;
   }
-  CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now),
+  credit->Merge(std::move(rows));
+  CacheAdmission admission{.access = cache_.Use(prompt.root, ids, now, here),
                            .held = std::move(held),
                            .credit = *std::move(credit),
                            .received = request.received};
@@ -127,6 +134,32 @@ size_t KvCacheManager::FirstNeeded(const CacheRequest& request, size_t found) co
   const KvLayout& layout = pool_.view().layout;
   const int64_t next = static_cast<int64_t>(found) * layout.block_tokens;
   return static_cast<size_t>(layout.FirstBlock(std::max(next, request.received)));
+}
+
+// Shortens what was found to a prefix behind which the request can go on (CompleteHit), and holds
+// the rows of its cached blocks. Returns the number of these.
+size_t KvCacheManager::HoldComplete(const CacheRequest& request, std::vector<BlockRef>& held,
+                                    FindResult& below, BlockCredit& quota) const {
+  const KvLayout& layout = pool_.view().layout;
+  const int64_t end = std::ssize(held) * layout.block_tokens;
+  const auto wanted = static_cast<size_t>(layout.FirstGroupBlock(std::max(end, request.received)));
+  if (wanted < held.size()) pool_.WantRows(std::span(held).subspan(wanted));
+  for (;;) {
+    std::vector<bool> whole = pool_.HaveRows(held);
+    whole.insert(whole.end(), below.whole.begin(), below.whole.end());
+    const size_t depth = CompleteHit(whole, layout, request.received);
+    below.blocks = depth - std::min(depth, held.size());
+    below.whole.resize(below.blocks);
+    held.resize(std::min(depth, held.size()));
+    const int64_t next = static_cast<int64_t>(depth) * layout.block_tokens;
+    const auto first =
+        static_cast<size_t>(layout.FirstGroupBlock(std::max(next, request.received)));
+    // Another thread may have taken an idle row since.
+    if (quota.TryHoldRows(std::span(held).subspan(std::min(first, held.size())))) break;
+  }
+  below.dram = std::min(below.dram, below.blocks);
+  below.nvme = below.blocks - below.dram;
+  return held.size();
 }
 
 // The part of a request's blocks that its held blocks are. One that exchanges blocks gets none in
@@ -197,8 +230,15 @@ void KvCacheManager::StartRestore(std::span<const BlockId> ids,
                                   const std::function<void()>& on_restored,
                                   CacheAdmission* admission) {
   admission->restore = std::make_shared<CacheRestore>(ids.size());
-  store_->Restore({ids.begin(), ids.end()},
-                  admission->credit.Take(static_cast<int64_t>(ids.size())),
+  std::vector<BlockRef> pages = admission->credit.Take(static_cast<int64_t>(ids.size()));
+  const KvLayout& layout = pool_.view().layout;
+  const size_t depth = admission->held.size() + ids.size();
+  const int64_t next = static_cast<int64_t>(depth) * layout.block_tokens;
+  const int64_t first =
+      layout.FirstGroupBlock(std::max(next, admission->received)) - std::ssize(admission->held);
+  admission->credit.MoveWindow(pages, std::clamp<int64_t>(first, 0, std::ssize(pages)),
+                               std::ssize(pages));
+  store_->Restore({ids.begin(), ids.end()}, std::move(pages),
                   [restore = admission->restore, on_restored](RestoreResult result) {
                     restore->Finish(std::move(result));
                     if (on_restored) on_restored();
@@ -231,6 +271,7 @@ bool KvCacheManager::FinishRestore(const PromptBlocks& prompt,
   for (size_t i = 0; i < result->whole; ++i) held.push_back(std::move(result->pages[i]));
   result.reset();  // Frees the pages that were not filled.
   if (missing > 0) missing += DropIfUseless(admission->received, held);
+  if (missing > 0) missing += CutIncomplete(admission->received, held);
   MutexLock lock(mutex_);
   InsertLocked(admission->access, prompt, held);
   std::optional<BlockCredit> credit = ReserveLocked(missing, 0);
@@ -251,6 +292,19 @@ int64_t KvCacheManager::DropIfUseless(int64_t received, std::vector<BlockRef>& h
       std::count_if(held.begin(), held.end(), [](const BlockRef& block) { return bool{block}; });
   held.clear();
   return dropped;
+}
+
+// Likewise of a sequence with a window group: without the blocks that were left out it may go on
+// behind fewer blocks only. Returns the number of those that were dropped.
+int64_t KvCacheManager::CutIncomplete(int64_t received, std::vector<BlockRef>& held) const {
+  const KvLayout& layout = pool_.view().layout;
+  if (layout.group.empty()) return 0;
+  std::vector<bool> whole;
+  for (const BlockRef& block : held) whole.push_back(block.holds_row());
+  const size_t depth = CompleteHit(whole, layout, received);
+  const size_t dropped = held.size() - depth;
+  held.resize(depth);
+  return static_cast<int64_t>(dropped);
 }
 
 bool KvCacheManager::HasInLowerTier(const PromptBlocks& prompt, int64_t held_max) const {
@@ -333,8 +387,12 @@ void KvCacheManager::OfferToStore(const BlockId& parent, std::span<const BlockId
   for (size_t i = ids.size(); i-- > 0;) {
     if (lower_tiers_.contains(ids[i])) continue;
     const BlockId& above = i == 0 ? parent : ids[i - 1];
-    const bool taken = store_->Spill(
-        {.name = {.id = ids[i], .parent = above}, .page = pages[i].Share(), .uses = uses});
+    BlockRef page = pool_.ShareToCopy(pages[i]);
+    const bool partial = !pool_.view().layout.group.empty() && !page.holds_row();
+    const bool taken = store_->Spill({.name = {.id = ids[i], .parent = above},
+                                      .page = std::move(page),
+                                      .uses = uses,
+                                      .partial = partial});
     // The store's queue is full; it would refuse the blocks nearer the root as well.
     if (!taken) return;
   }

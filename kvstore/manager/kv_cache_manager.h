@@ -60,7 +60,10 @@ struct CacheRequest {
   // Leading tokens that are not computed here, wherever their KV comes from. With a window, blocks
   // that no token behind them sees are not taken.
   int64_t received = 0;
-  int64_t left = 0;  // free blocks that must remain for others
+  // That the request holds at once in a model with a window group (KvLayout::RowsAtOnce).
+  int64_t rows = 0;
+  int64_t left = 0;       // free blocks that must remain for others
+  int64_t rows_left = 0;  // likewise rows
   // Called when restored blocks can be taken with FinishRestore; on the store's thread, without
   // locks.
   std::function<void()> on_restored = {};
@@ -70,9 +73,9 @@ struct CacheRequest {
 struct CacheAdmission {
   CacheAccess access;  // for Insert
   // The leading blocks, whose KV is present. References to those that the window has passed are
-  // empty.
+  // empty. They hold the rows that the next token sees.
   std::vector<BlockRef> held;
-  BlockCredit credit;                               // the right to the other blocks
+  BlockCredit credit;  // the right to the other blocks, and to the rows
   std::shared_ptr<CacheRestore> restore = nullptr;  // a restore of the blocks after `held`
   int64_t received = 0;                             // as in the request
 };
@@ -246,6 +249,9 @@ class KvCacheManager final : private PrefixCacheObserver {
   void StartRestore(std::span<const BlockId> ids, const std::function<void()>& on_restored,
                     CacheAdmission* admission) REQUIRES(mutex_);
   int64_t DropIfUseless(int64_t received, std::vector<BlockRef>& held) const;
+  int64_t CutIncomplete(int64_t received, std::vector<BlockRef>& held) const;
+  size_t HoldComplete(const CacheRequest& request, std::vector<BlockRef>& held, FindResult& below,
+                      BlockCredit& quota) const;
   bool LacksParents(const BlockId& root, std::span<const BlockId> ids,
                     std::span<const BlockRef> blocks) const REQUIRES(mutex_);
   size_t FirstNeeded(const CacheRequest& request, size_t found) const;

@@ -30,10 +30,11 @@ void DramTier::GiveBack(uint32_t slot) {
   free_.push_back(slot);
 }
 
-void DramTier::Publish(uint32_t slot, const BlockName& name, uint32_t uses) {
+void DramTier::Publish(uint32_t slot, const BlockName& name, uint32_t uses, bool partial) {
   PENSTOCK_CHECK(records_[slot].state == State::kTaken);
   PENSTOCK_CHECK(index_.emplace(name.id, slot).second, "the block is here already");
-  records_[slot] = {.name = name, .uses = uses, .pins = 0, .state = State::kBlock};
+  records_[slot] = {
+      .name = name, .uses = uses, .pins = 0, .state = State::kBlock, .partial = partial};
   order_->Insert(slot);
 }
 

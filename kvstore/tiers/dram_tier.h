@@ -30,7 +30,7 @@ class DramTier {
   // A taken slot becomes free.
   void GiveBack(uint32_t slot);
   // A taken and filled slot becomes the block's. The block must not be in the tier.
-  void Publish(uint32_t slot, const BlockName& name, uint32_t uses);
+  void Publish(uint32_t slot, const BlockName& name, uint32_t uses, bool partial = false);
   // A block's slot becomes taken.
   void Withdraw(uint32_t slot);
 
@@ -39,6 +39,7 @@ class DramTier {
   void Prefetch(const BlockId& id) const { index_.prefetch(id); }
   const BlockName& name(uint32_t slot) const { return records_[slot].name; }
   uint32_t uses(uint32_t slot) const { return records_[slot].uses; }
+  bool partial(uint32_t slot) const { return records_[slot].partial; }  // as in SpillBlock
 
   // Counts uses of the block and moves it to the end of the eviction order.
   void Touch(uint32_t slot, uint32_t uses = 1);
@@ -61,6 +62,7 @@ class DramTier {
     uint32_t uses = 0;
     uint16_t pins = 0;
     State state = State::kFree;
+    bool partial = false;
   };
 
   const std::unique_ptr<SlotArena> arena_;

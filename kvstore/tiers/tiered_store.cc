@@ -97,7 +97,8 @@ FindResult TieredStore::Find(std::span<const BlockId> ids) const {
     if (result.blocks + kPrefetchAhead < ids.size()) {
       dram_->Prefetch(ids[result.blocks + kPrefetchAhead]);
     }
-    if (dram_->Find(ids[result.blocks])) {
+    if (const auto slot = dram_->Find(ids[result.blocks])) {
+      result.whole.push_back(!dram_->partial(*slot));
       ++result.blocks;
       ++result.dram;
       continue;
@@ -107,6 +108,8 @@ FindResult TieredStore::Find(std::span<const BlockId> ids) const {
                            ? nvme_->index().CountLeading(ids.subspan(result.blocks))
                            : 0;
     if (run == 0) break;
+    const std::vector<bool> whole = nvme_->index().Whole(ids.subspan(result.blocks, run));
+    result.whole.insert(result.whole.end(), whole.begin(), whole.end());
     result.blocks += run;
     result.nvme += run;
   }
@@ -143,9 +146,11 @@ void TieredStore::Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages,
 
 void TieredStore::PinHits(RestoreJob& job) {
   size_t from_nvme = 0;
-  for (const BlockId& id : job.ids) {
+  for (size_t i = 0; i < job.ids.size(); ++i) {
+    const BlockId& id = job.ids[i];
     const auto slot = dram_ == nullptr ? std::nullopt : dram_->Find(id);
     if (!slot && !OnNvme(id)) break;
+    if (slot && dram_->partial(*slot) && job.pages[i].holds_row()) break;
     if (slot) dram_->Pin(*slot);
     if (!slot) ++from_nvme;
     job.sources.push_back(slot.value_or(kFromNvme));

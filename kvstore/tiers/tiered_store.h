@@ -107,8 +107,9 @@ class TieredStore {
   // made. False when the queue is full: the block is then evicted without a copy.
   bool Spill(SpillBlock block) EXCLUDES(mutex_);
 
-  // Fills pages[i] with block ids[i] in the background and counts a use of each. A missing or
-  // unreadable block only lowers `whole` in the result of `done`; there is no other error. ids and
+  // Fills pages[i] with block ids[i] in the background and counts a use of each. A page whose
+  // reference holds its row needs a copy with the KV of all layers. A missing or unreadable block
+  // only lowers `whole` in the result of `done`; there is no other error. ids and
   // pages have equal length. After Stop, `done` is called at once.
   void Restore(std::vector<BlockId> ids, std::vector<BlockRef> pages, OnRestored done)
       EXCLUDES(mutex_);

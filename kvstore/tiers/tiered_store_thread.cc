@@ -152,7 +152,7 @@ void TieredStore::Keep(WaitingSpill spill, uint32_t slot) {
   ToSlot(block.page, slot);
   {
     MutexLock lock(mutex_);
-    dram_->Publish(slot, block.name, block.uses);
+    dram_->Publish(slot, block.name, block.uses, block.partial);
     ++stats_.dram.spills;
     events_.push_back({.name = block.name, .tier = Tier::kDram});
   }
@@ -194,13 +194,16 @@ void TieredStore::Demote(uint32_t slot) {
   ++demoting_;
   BlockName name;
   uint32_t uses = 0;
+  bool partial = false;
   {
     MutexLock lock(mutex_);
     name = dram_->name(slot);
     uses = dram_->uses(slot);
+    partial = dram_->partial(slot);
   }
   nvme_->Write({.name = name,
                 .uses = uses,
+                .partial = partial,
                 .bytes = SlotBytes(slot),
                 .done = [this, slot, uses, offered = clock_.Now()](bool kept) {
                   if (kept && options_.on_spill_time) {
@@ -233,14 +236,16 @@ void TieredStore::DeliverEvents() {
 }
 
 struct TieredStore::Reading {
+  // The disk cannot read into pages in a GPU, nor into those whose layers lie apart.
+  static bool Lands(const PagedKv& kv) { return kv.copier != nullptr || kv.rows != nullptr; }
   // The buffers that NVMe blocks are read into: the pages, or `landing`.
   std::vector<std::byte*> Targets(const PagedKv& kv) {
     const size_t stride = kv.layout.BlockStride();
-    if (kv.copier != nullptr) landing = Buffer(from_nvme.size() * stride);
+    if (Lands(kv)) landing = Buffer(from_nvme.size() * stride);
     std::vector<std::byte*> targets;
     for (size_t i = 0; i < from_nvme.size(); ++i) {
-      targets.push_back(kv.copier != nullptr ? landing.as<std::byte>() + i * stride
-                                             : kv.Block(pages[from_nvme[i]].id()));
+      targets.push_back(Lands(kv) ? landing.as<std::byte>() + i * stride
+                                  : kv.Block(pages[from_nvme[i]].id()));
     }
     return targets;
   }
@@ -249,7 +254,7 @@ struct TieredStore::Reading {
   OnRestored done;
   std::vector<bool> whole;        // by block
   std::vector<size_t> from_nvme;  // indices of blocks
-  // Buffer for those blocks when pages are not in host memory.
+  // Buffer for those blocks if Lands.
   Buffer landing;
   TimePoint asked;
 };
@@ -265,6 +270,8 @@ void TieredStore::Do(RestoreJob job) {
   for (size_t i = 0; i < job.sources.size(); ++i) {
     const uint32_t slot = job.sources[i];
     if (slot == kFromNvme) {
+      // It may have been replaced by a partial copy since.
+      if (reading->pages[i].holds_row() && !nvme_->index().Whole({&job.ids[i], 1}).front()) break;
       reading->from_nvme.push_back(i);
       read.ids.push_back(job.ids[i]);
     } else if (FromSlot(slot, reading->pages[i])) {
@@ -300,7 +307,7 @@ void TieredStore::FinishRestore(Reading& reading, const std::vector<NvmeReadStat
     const size_t block = reading.from_nvme[i];
     reading.whole[block] = states[i] == NvmeReadState::kWhole;
     late[block] = states[i] == NvmeReadState::kLate;
-    if (reading.whole[block] && pages_.copier != nullptr) {
+    if (reading.whole[block] && Reading::Lands(pages_)) {
       const size_t stride = pages_.layout.BlockStride();
       const uint32_t page = reading.pages[block].id();
       WritePages(pages_, {&page, 1}, 0, stride, reading.landing.as<std::byte>() + i * stride);

@@ -24,7 +24,10 @@ void AddCapacity(const PlanRequest& request, CapacityPlan& plan) {
   for (const int64_t tokens : request.contexts) {
     const int64_t blocks = plan.cost.layout.BlocksFor(tokens);
     plan.contexts.push_back(
-        {.context_tokens = tokens, .blocks = blocks, .sequences = plan.decode.blocks / blocks});
+        {.context_tokens = tokens,
+         .blocks = blocks,
+         .rows = plan.decode.rows == 0 ? 0 : plan.cost.layout.RowsAtOnce(tokens, 1),
+         .sequences = SequencesThatFit(plan.decode, tokens)});
   }
   const auto mean = static_cast<int64_t>(std::ceil(request.traffic.prompt_tokens));
   const int64_t running = kPromptsAtOnce * plan.cost.layout.BlocksFor(mean);
@@ -57,10 +60,16 @@ absl::StatusOr<KvForm> WireForm(const PlanRequest& request, const std::vector<Kv
       request.wire_codec, KvDtypeName(request.kv_format));
 }
 
+// The mean prompt's tokens whose KV is sent, in the mean of the layers: a layer with a window sends
+// that of its window only.
+double SentTokens(const ModelCost& cost, const Traffic& traffic) {
+  return cost.AttendedTokens(traffic.prompt_tokens) / cost.layers;
+}
+
 void AddTimes(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
   const double cached = traffic.prompt_tokens * traffic.hit_ratio;
-  const double kv_bytes = traffic.prompt_tokens * plan.wire.bytes_per_token;
+  const double kv_bytes = SentTokens(plan.cost, traffic) * plan.wire.bytes_per_token;
   const WorkerModel& prefill = plan.prefill.worker;
   plan.first_token_s = prefill.PrefillSeconds(traffic.prompt_tokens, cached);
   plan.transfer_s = kv_bytes / request.link_bytes_per_s;
@@ -105,7 +114,7 @@ void CountWorkers(const PlanRequest& request, CapacityPlan& plan) {
 // Every prompt's KV is sent, as if decode workers had none of it cached.
 void AddLink(const PlanRequest& request, CapacityPlan& plan) {
   const Traffic& traffic = request.traffic;
-  plan.link = NeedOf({.kv_tokens_per_s = traffic.requests_per_s * traffic.prompt_tokens,
+  plan.link = NeedOf({.kv_tokens_per_s = traffic.requests_per_s * SentTokens(plan.cost, traffic),
                       .bytes_per_token = plan.wire.bytes_per_token,
                       .link_bytes_per_s = request.link_bytes_per_s,
                       .use_max = request.targets.utilisation,

@@ -13,6 +13,7 @@ namespace penstock {
 struct ContextCapacity {
   int64_t context_tokens = 0;
   int64_t blocks = 0;     // of one sequence
+  int64_t rows = 0;       // that it holds at once; 0: blocks have memory for all layers
   int64_t sequences = 0;  // at once on one decode worker
 };
 

@@ -102,7 +102,8 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
                   .block_tokens = block_tokens,
                   .dtype = dtype,
                   .window = config.WindowOfAllLayers(),
-                  .latent_rope_dim = config.latent.rope_dims};
+                  .latent_rope_dim = config.latent.rope_dims,
+                  .group = WindowGroupOf(config.sliding_window)};
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {

@@ -45,6 +45,7 @@ PlanFields ContextsJson(const CapacityPlan& plan) {
   for (const ContextCapacity& row : plan.contexts) {
     contexts.push_back({{"context_tokens", row.context_tokens},
                         {"blocks", row.blocks},
+                        {"rows", row.rows},
                         {"sequences", row.sequences}});
   }
   return contexts;
@@ -107,6 +108,7 @@ std::string PlanJson(const PlanRequest& request, const CapacityPlan& plan) {
       {"block_tokens", plan.cost.layout.block_tokens},
       {"block_bytes", plan.cost.layout.BlockStride()},
       {"blocks", plan.decode.blocks},
+      {"rows", plan.decode.rows},
       {"kv_forms", FormsJson(plan)},
       {"contexts", ContextsJson(plan)},
       {"traffic", TrafficJson(request, plan)},

@@ -22,6 +22,12 @@ void WriteRole(Out out, const char* name, const PlanRequest& request, const Role
       out, "{:<12}{} a worker; on each, {} of weights and {} of KV: {} blocks of {} tokens\n", name,
       Devices(request, role.worker.degree), FormatBytes(role.worker.DeviceWeightBytes()),
       FormatBytes(role.kv_memory_bytes), role.blocks, layout.block_tokens);
+  if (role.rows == 0) return;
+  fmt::format_to(
+      out,
+      "            of these {} may have rows, memory for the {} layers with a window of {} "
+      "tokens\n",
+      role.rows, layout.group.size(), layout.group.window);
 }
 
 void WriteMemory(Out out, const PlanRequest& request, const CapacityPlan& plan) {
@@ -47,9 +53,12 @@ void WriteMemory(Out out, const PlanRequest& request, const CapacityPlan& plan) 
     fmt::format_to(out, "  {:<6} {:>12.1f} B  {}\n", form.name, form.bytes_per_token,
                    form.resident ? "resident" : "wire and tiers, nominal");
   }
-  fmt::format_to(out, "\n{:>10} {:>10} {:>22}\n", "context", "blocks", "sequences at once");
+  const bool rows = plan.decode.rows > 0;
+  fmt::format_to(out, "\n{:>10} {:>10}{} {:>22}\n", "context", "blocks",
+                 rows ? fmt::format(" {:>10}", "rows") : "", "sequences at once");
   for (const ContextCapacity& row : plan.contexts) {
-    fmt::format_to(out, "{:>10} {:>10} {:>22}\n", row.context_tokens, row.blocks, row.sequences);
+    fmt::format_to(out, "{:>10} {:>10}{} {:>22}\n", row.context_tokens, row.blocks,
+                   rows ? fmt::format(" {:>10}", row.rows) : "", row.sequences);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/bytes.h"
+#include "kvstore/cache/kv_split.h"
 
 namespace penstock {
 namespace {
@@ -47,7 +48,14 @@ absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
         request.kv_memory_bytes ? fmt::format(" and kv_memory {}", FormatBytes(asked)) : "");
   }
   role.kv_memory_bytes = request.kv_memory_bytes ? asked : usable - taken;
+  const KvLayout layout = role.worker.DeviceLayout();
   role.blocks = static_cast<int64_t>(role.kv_memory_bytes / stride);
+  if (!hardware.gpu && role.blocks > 0) {  // On GPUs each block has memory for all layers.
+    const KvRoom room = SplitKvMemory(layout, role.kv_memory_bytes, request.model.max_position,
+                                      request.chunk_tokens);
+    if (room.rows < room.blocks) role.rows = room.rows;
+    role.blocks = room.blocks;
+  }
   if (role.blocks >= 1) return absl::OkStatus();
   return InvalidArgument("kv_memory is {}; one block of this model takes {}",
                          FormatBytes(role.kv_memory_bytes), FormatBytes(stride));
@@ -106,9 +114,15 @@ absl::StatusOr<RolePlan> FitDecode(const PlanRequest& request, const ModelCost& 
   });
 }
 
+int64_t SequencesThatFit(const RolePlan& role, int64_t tokens) {
+  const KvLayout& layout = role.worker.cost.layout;
+  const int64_t by_blocks = role.blocks / layout.BlocksFor(tokens);
+  return role.rows == 0 ? by_blocks : std::min(by_blocks, role.rows / layout.RowsAtOnce(tokens, 1));
+}
+
 int32_t BatchThatFits(const PlanRequest& request, const RolePlan& role) {
   const auto held = static_cast<int64_t>(std::ceil(request.traffic.Held()));
-  const int64_t fit = role.blocks / role.worker.cost.layout.BlocksFor(held);
+  const int64_t fit = SequencesThatFit(role, held);
   return static_cast<int32_t>(std::clamp<int64_t>(fit, 1, request.batch_max));
 }
 

@@ -41,7 +41,8 @@ KvLayout CudaRunner::kv_layout() const {
   return {.layers = config_.layers,
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers()};
+          .window = config_.WindowOfAllLayers(),
+          .group = WindowGroupOf(config_.sliding_window)};
 }
 
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,

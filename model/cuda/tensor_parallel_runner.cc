@@ -99,7 +99,8 @@ KvLayout TensorParallelRunner::kv_layout() const {
   return {.layers = config_.layers,
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers()};
+          .window = config_.WindowOfAllLayers(),
+          .group = WindowGroupOf(config_.sliding_window)};
 }
 
 size_t TensorParallelRunner::weight_bytes() const {

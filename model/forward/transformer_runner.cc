@@ -77,7 +77,8 @@ KvLayout TransformerRunner::kv_layout() const {
           .kv_heads = weights_.config.kv_heads,
           .head_dim = weights_.config.head_dim,
           .window = weights_.config.WindowOfAllLayers(),
-          .latent_rope_dim = weights_.config.latent.rope_dims};
+          .latent_rope_dim = weights_.config.latent.rope_dims,
+          .group = WindowGroupOf(weights_.config.sliding_window)};
 }
 
 // Not with sliding windows, which count positions: the slots of pages that were selected do not,

@@ -5,11 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "tests/e2e/cluster/cluster.h"
-#include "tests/e2e/cluster/local_generator.h"
-#include "tests/e2e/cluster/requests.h"
-#include "tests/e2e/models/model_fixture.h"
-#include "tests/e2e/models/window_model.h"
+#include "tests/e2e/window_fixture.h"
 
 namespace penstock {
 namespace {
@@ -21,19 +17,7 @@ constexpr uint64_t kTokenBytes = 5 * 2 * 64 * 2 * 2;  // layers, KV heads, head,
 // A pool of `blocks` blocks, of 40 KiB each.
 std::string Pool(int blocks) { return fmt::format("--kv_memory={}KiB", blocks * 40); }
 
-class WindowTest : public ModelTest {
- protected:
-  void Make(int32_t window) {
-    WriteWindowModel(folder(), window);
-    Load();
-  }
-
-  TestAnswer Check(Cluster& cluster, const TestRequest& request) {
-    TestAnswer answer = AskOne(cluster, request);
-    Expect(cluster, request, answer);
-    return answer;
-  }
-};
+using WindowTest = WindowCase;
 
 // The window has 63 blocks. The pools have less than 1.1 times as many, and in the prefill worker
 // the blocks of one chunk besides.
@@ -64,24 +48,7 @@ TEST_F(WindowTest, ManyAtOnceWithSmallPools) {
                      .prefill_flags = {"--random_chunks", "--chunk_tokens=128", Pool(64), dram},
                      .decode_flags = {Pool(70), dram, "--max_batch=5", "--speculation=ngram",
                                       "--max_draft_tokens=6", "--random_drafts"}});
-    std::vector<TestRequest> requests = MakeRequests(36, 1500, local().vocab(), 21);
-    for (size_t r = 0; r < requests.size(); ++r) {
-      TestRequest& request = requests[r];
-      request.tokens_max = 30 + static_cast<int>(r * 37 % 400);
-      request.choices = r % 6 == 5 ? 3 : 1;
-      request.sampling.stop_token_ids.clear();
-      if (r % 2 == 1) {  // It begins as the one before.
-        const auto& before = requests[r - 1].prompt;
-        const auto common = static_cast<std::ptrdiff_t>(before.size() * (r % 5) / 4);
-        request.prompt.insert(
-            request.prompt.begin(), before.begin(),
-            before.begin() + std::min<std::ptrdiff_t>(common, std::ssize(before)));
-      }
-      for (size_t i = 50; r % 3 == 0 && i < request.prompt.size(); ++i) {
-        request.prompt[i] = request.prompt[i - 50];
-      }
-    }
-    CheckAtOnce(cluster, requests);
+    CheckAtOnce(cluster, SharingRequests());
   }
 }
 
@@ -101,20 +68,7 @@ TEST_F(WindowTest, WhatIsCachedChangesNothing) {
                                          Pool(pools.prefill_blocks), dram},
                        .decode_flags = {Pool(pools.decode_blocks), dram,
                                         fmt::format("--local_prefill_max_tokens={}", local)}});
-      TestRequest request = LongRequest(1100, 60, 31);
-      uint32_t cached = 0;
-      for (int turn = 0; turn < 8; ++turn) {
-        const TestAnswer answer = Check(cluster, request);
-        cached = std::max(cached, answer.usage.cached_tokens());
-        if (turn % 2 == 0) continue;  // Next, the same again.
-        request.prompt.insert(request.prompt.end(), answer.tokens[0].begin(),
-                              answer.tokens[0].end());
-        const TestRequest more = LongRequest(40 + turn * 70, 60, 32 + static_cast<uint32_t>(turn));
-        request.prompt.insert(request.prompt.end(), more.prompt.begin(), more.prompt.end());
-      }
-      const TestRequest other = LongRequest(900, 40, 50);
-      Check(cluster, other);
-      Check(cluster, request);
+      const uint32_t cached = Converse(cluster);
       if (pools.decode_blocks == 1000) {
         EXPECT_GT(cached, 1000u);
       }

@@ -100,6 +100,12 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
                     held_by_peer_));
   }
 
+  // Of a prefix of this number of blocks, or of one of fewer.
+  int64_t RowsToSend(int64_t blocks) const {
+    const KvLayout& layout = shared_->backend.layout;
+    return layout.RowsAtOnce(blocks * layout.block_tokens, 1);
+  }
+
   // Takes the blocks in device pages, and room for the blocks of lower tiers. Room may come later.
   void Admit() EXCLUDES(mutex_) {
     const auto self = std::static_pointer_cast<SendCall>(shared_from_this());
@@ -111,6 +117,7 @@ class SendCall final : public EventStream<v1::SendPrefixEvent> {
       const uint64_t freed = shared_->backend.cache.freed_count();
       admission_ = shared_->backend.cache.Admit(prompt_, {.held_max = blocks,
                                                           .blocks = blocks,
+                                                          .rows = RowsToSend(blocks),
                                                           .left = shared_->backend.blocks_left,
                                                           .on_restored = [self] { self->GoOn(); }});
       if (!admission_ && !room_wait_over_) return AwaitRoom(freed);

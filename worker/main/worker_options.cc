@@ -46,7 +46,8 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
           .gpu_kernels = config.gpu_kernels(),
-          .use_mtp = UsesMtp(config)};
+          .use_mtp = UsesMtp(config),
+          .splits_kv = true};
 }
 
 absl::Status CheckDrafters(const v1::WorkerConfig& config) {

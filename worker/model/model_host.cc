@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/kv_rows.h"
+#include "kvstore/cache/kv_split.h"
 #include "model/gguf/model_text.h"
 #include "model/load/load_model.h"
 #include "model/load/stored_model.h"
@@ -64,14 +65,16 @@ absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights) {
   return *policy;
 }
 
-absl::StatusOr<int64_t> BlocksIn(const std::string& kv_memory, const KvLayout& layout) {
-  ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(kv_memory));
-  const auto blocks = static_cast<int64_t>(bytes / layout.BlockStride());
-  if (blocks < 1) {
-    return InvalidArgument("kv_memory is {}; one block of this model takes {}", kv_memory,
+absl::StatusOr<KvRoom> RoomIn(const ModelHost::Options& options, const ModelHost& host) {
+  ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(options.kv_memory));
+  const KvLayout& layout = host.layout;
+  const auto together = static_cast<int64_t>(bytes / layout.BlockStride());
+  if (together < 1) {
+    return InvalidArgument("kv_memory is {}; one block of this model takes {}", options.kv_memory,
                            FormatBytes(layout.BlockStride()));
   }
-  return blocks;
+  if (!options.splits_kv) return KvRoom{.blocks = together, .rows = together};
+  return SplitKvMemory(layout, bytes, host.runner->max_position(), options.step_tokens);
 }
 
 // The index of the GPU; nullopt for the CPU.
@@ -162,8 +165,8 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;
   ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.weights.config));
-  ASSIGN_OR_RETURN(const int64_t blocks, BlocksIn(options.kv_memory, host.layout));
-  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, blocks));
+  ASSIGN_OR_RETURN(const KvRoom room, RoomIn(options, host));
+  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks, room.rows));
   return absl::OkStatus();
 }
 

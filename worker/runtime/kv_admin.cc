@@ -31,7 +31,7 @@ v1::KvTierStats* AddTier(v1::KvTier name, const TierStats& stats, v1::KvStats* a
 }
 
 void SetDevice(const BlockPool& pool, const WorkerCacheStats& stats, v1::KvTierStats* tier) {
-  const uint64_t block_bytes = pool.view().layout.BlockStride();
+  const uint64_t block_bytes = pool.block_bytes();
   tier->set_tier(v1::DEVICE);
   tier->set_capacity_bytes(static_cast<uint64_t>(pool.blocks_total()) * block_bytes);
   tier->set_used_bytes(static_cast<uint64_t>(pool.blocks_total() - pool.blocks_free()) *

@@ -19,7 +19,7 @@ v1::WorkerState DescribeWorker(const ModelHost& host) {
   state.set_layout_fingerprint(host.layout.Fingerprint() + kWireVersion);
   state.set_max_model_len(static_cast<uint32_t>(host.runner->max_position()));
   state.set_kv_blocks_total(static_cast<uint64_t>(host.pool->blocks_total()));
-  state.set_kv_block_bytes(static_cast<uint64_t>(host.layout.BlockStride()));
+  state.set_kv_block_bytes(host.pool->block_bytes());
   state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
   state.set_kv_window(static_cast<uint32_t>(host.layout.window));
   state.set_kv_format(std::string(KvDtypeName(host.layout.dtype)));
@@ -38,6 +38,11 @@ void SetPoolLoad(const BlockPool& pool, v1::WorkerState* state) {
   state->set_kv_blocks_used(static_cast<uint64_t>(pool.blocks_used()));
   state->set_kv_blocks_cached(static_cast<uint64_t>(pool.blocks_cached()));
   state->set_kv_blocks_reserved(static_cast<uint64_t>(pool.blocks_reserved()));
+  const BlockPool::RowCounts rows = pool.row_counts();
+  if (!rows.apart) return;
+  state->set_kv_rows_total(static_cast<uint64_t>(rows.total));
+  state->set_kv_rows_used(static_cast<uint64_t>(rows.held));
+  state->set_kv_rows_reserved(static_cast<uint64_t>(rows.reserved));
 }
 
 }  // namespace penstock

@@ -49,6 +49,9 @@ struct WorkerMetrics {
         blocks_reserved(Blocks(registry, "reserved")),
         blocks_cached(Blocks(registry, "cached")),
         blocks_free(Blocks(registry, "free")),
+        rows_used(Rows(registry, "used")),
+        rows_reserved(Rows(registry, "reserved")),
+        rows_free(Rows(registry, "free")),
         usage(registry.Gauge("penstock_kv_usage_ratio",
                              "Used or reserved share of the KV blocks, 0 to 1.",
                              {{"tier", "device"}})),
@@ -102,6 +105,13 @@ struct WorkerMetrics {
                           {{"tier", "device"}, {"state", state}});
   }
 
+  static prometheus::Gauge& Rows(MetricsRegistry& registry, const std::string& state) {
+    return registry.Gauge("penstock_kv_rows",
+                          "Rows for the layers with a window of a model whose other layers see all "
+                          "tokens, by state; 0 where each block has memory for all layers.",
+                          {{"state", state}});
+  }
+
   static GuessCounters Guesses(MetricsRegistry& registry, const std::string& drafter) {
     return {.checked = registry.Counter("penstock_draft_tokens_total",
                                         "Guesses of speculation that a decode step checked.",
@@ -123,6 +133,9 @@ struct WorkerMetrics {
     const double ratio = (used + reserved) / std::max(1.0, total);
     usage.Set(ratio);
     capacity_bytes.Set(total * static_cast<double>(facts.block_bytes));
+    rows_used.Set(static_cast<double>(state.kv_rows_used()));
+    rows_reserved.Set(static_cast<double>(state.kv_rows_reserved() - state.kv_rows_used()));
+    rows_free.Set(static_cast<double>(state.kv_rows_total() - state.kv_rows_reserved()));
     running.Set(state.running());
     waiting.Set(state.waiting());
     waiting_tokens.Set(static_cast<double>(state.waiting_tokens()));
@@ -169,6 +182,9 @@ struct WorkerMetrics {
   prometheus::Gauge& blocks_reserved;
   prometheus::Gauge& blocks_cached;
   prometheus::Gauge& blocks_free;
+  prometheus::Gauge& rows_used;
+  prometheus::Gauge& rows_reserved;
+  prometheus::Gauge& rows_free;
   prometheus::Gauge& usage;
   prometheus::Gauge& capacity_bytes;
   prometheus::Gauge& running;

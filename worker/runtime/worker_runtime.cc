@@ -158,7 +158,7 @@ absl::Status WorkerRuntime::StartServer() {
 absl::Status WorkerRuntime::StartMetrics() {
   AddWorkerMetrics(metrics_,
                    {.model_name = host_->name,
-                    .block_bytes = host_->layout.BlockStride(),
+                    .block_bytes = host_->pool->block_bytes(),
                     .block_tokens = host_->layout.block_tokens,
                     .blocks = host_->pool->blocks_total(),
                     .beats = [this] { return switch_->beats(); }},

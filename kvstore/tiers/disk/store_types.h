@@ -34,6 +34,8 @@ struct FindResult {
   size_t blocks = 0;  // leading blocks that are served
   size_t dram = 0;    // part of `blocks`
   size_t nvme = 0;    // part of `blocks`
+  // For each of `blocks`, true if its copy has the KV of all layers.
+  std::vector<bool> whole = {};
 };
 
 struct RestoreResult {
@@ -51,6 +53,8 @@ struct SpillBlock {
   // Number of sequences that used the block, including the one that computed it. The NVMe tier
   // admits blocks with enough uses.
   uint32_t uses = 1;
+  // The KV of the window group's layers is gone (WindowRows): the copy has zeros in its place.
+  bool partial = false;
 };
 
 }  // namespace penstock

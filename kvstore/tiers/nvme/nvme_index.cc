@@ -45,13 +45,14 @@ NvmeIndex::Entry NvmeIndex::Unpack(const Slot& slot) {
                      .pages = slot.pages,
                      .crc = slot.crc,
                      .codec = kCodecs[slot.codec],
-                     .uses = static_cast<uint8_t>(slot.uses)},
+                     .uses = static_cast<uint8_t>(slot.uses),
+                     .partial = slot.partial != 0},
           .segment = slot.segment,
           .used = slot.used != 0};
 }
 
 void NvmeIndex::Pack(uint32_t segment, const BlockRecord& record, uint32_t number) {
-  PENSTOCK_CHECK_LT(record.pages, 1u << 20);
+  PENSTOCK_CHECK_LT(record.pages, 1u << 19);
   const auto* codec = std::find(std::begin(kCodecs), std::end(kCodecs), record.codec);
   PENSTOCK_CHECK(codec != std::end(kCodecs));
   Slot& slot = records_[number];
@@ -59,7 +60,8 @@ void NvmeIndex::Pack(uint32_t segment, const BlockRecord& record, uint32_t numbe
   slot.segment = segment;
   slot.page = record.page;
   slot.crc = record.crc;
-  slot.pages = record.pages & ((1u << 20) - 1);
+  slot.pages = record.pages & ((1u << 19) - 1);
+  slot.partial = record.partial ? 1 : 0;
   slot.codec = static_cast<uint32_t>(codec - std::begin(kCodecs)) & 3;
   slot.uses = record.uses;
   slot.used = 0;
@@ -153,6 +155,17 @@ size_t NvmeIndex::CountLeading(std::span<const BlockId> ids) const {
     if (!table_.Find(ids[i])) return i;
   }
   return ids.size();
+}
+
+std::vector<bool> NvmeIndex::Whole(std::span<const BlockId> ids) const {
+  std::vector<bool> whole;
+  whole.reserve(ids.size());
+  MutexLock lock(mutex_);
+  for (const BlockId& id : ids) {
+    const auto number = table_.Find(id);
+    whole.push_back(number && records_[*number].partial == 0);
+  }
+  return whole;
 }
 
 std::vector<BlockName> NvmeIndex::Names() const {

@@ -40,6 +40,8 @@ class NvmeIndex {
 
   // The number of leading ids in the index. Their look-ups overlap.
   size_t CountLeading(std::span<const BlockId> ids) const EXCLUDES(mutex_);
+  // For each of `ids`, true unless its block is partial (SpillBlock).
+  std::vector<bool> Whole(std::span<const BlockId> ids) const EXCLUDES(mutex_);
 
   std::vector<BlockName> Names() const EXCLUDES(mutex_);
   size_t blocks() const EXCLUDES(mutex_);
@@ -53,7 +55,8 @@ class NvmeIndex {
     uint32_t segment;
     uint32_t page;
     uint32_t crc;
-    uint32_t pages : 20;
+    uint32_t pages : 19;
+    uint32_t partial : 1;
     uint32_t codec : 2;  // index into kCodecs
     uint32_t uses : 8;
     uint32_t used : 1;

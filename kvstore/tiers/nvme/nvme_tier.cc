@@ -194,7 +194,8 @@ void NvmeTier::SendGroup(size_t count) {
          .pages = pages,
          .crc = Crc32c(stored.bytes),
          .codec = stored.codec,
-         .uses = static_cast<uint8_t>(std::min<uint32_t>(write.uses, 255))});
+         .uses = static_cast<uint8_t>(std::min<uint32_t>(write.uses, 255)),
+         .partial = write.partial});
     group->header.pages += pages;
     request.pieces.push_back({const_cast<std::byte*>(stored.bytes.data()), stored.bytes.size()});
   }

@@ -42,6 +42,7 @@ struct NvmeOptions {
 struct NvmeWrite {
   BlockName name;
   uint32_t uses = 0;
+  bool partial = false;  // as in SpillBlock
   std::span<const std::byte> bytes;
   std::function<void(bool)> done;
   // Used by the tier itself when compaction rewrites a block: `bytes` are encoded already, by

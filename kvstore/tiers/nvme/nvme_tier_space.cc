@@ -201,6 +201,7 @@ void NvmeTier::ContinueCompaction() {
       if (states[0] != NvmeReadState::kWhole || !takes) return over();
       Write({.name = record.name,
              .uses = record.uses,
+             .partial = record.partial,
              .bytes = buffer->bytes(),
              .done = [buffer, over](bool) { over(); },
              .rewrite = true,

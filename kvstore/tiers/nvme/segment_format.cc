@@ -66,6 +66,8 @@ void SegmentFields(Archive& archive, Header& header) {
   // Zero in segments that were written before these were stored.
   archive(header.format.layout.window);
   archive(header.format.layout.latent_rope_dim);
+  archive(header.format.layout.group.window);
+  archive(header.format.layout.group.layers);
 }
 
 template <class Archive, class Record>
@@ -77,9 +79,10 @@ void RecordFields(Archive& archive, Record& record) {
   archive(record.crc);
   archive(record.codec);
   archive(record.uses);
+  archive(record.partial);  // zero in records that were written before it was stored
 }
 
-constexpr size_t kRecordFormatAt = 48;  // after the fields above and two zero bytes
+constexpr size_t kRecordFormatAt = 48;  // after the fields above and a zero byte
 
 void SealBytes(std::span<std::byte> bytes) {
   const uint32_t crc = Crc32c(bytes.first(bytes.size() - 4));
@@ -135,7 +138,7 @@ bool IsSound(const KvLayout& layout) {
   const auto fits = [](int32_t value, int32_t max) { return value > 0 && value <= max; };
   return fits(layout.layers, 1 << 12) && fits(layout.kv_heads, 1 << 12) &&
          fits(layout.head_dim, 1 << 16) && fits(layout.block_tokens, 1 << 10) &&
-         layout.window >= 0 && layout.latent_rope_dim >= 0 &&
+         layout.window >= 0 && layout.group.window >= 0 && layout.latent_rope_dim >= 0 &&
          layout.latent_rope_dim < layout.head_dim &&
          std::find(std::begin(kKvDtypes), std::end(kKvDtypes), layout.dtype) != std::end(kKvDtypes);
 }

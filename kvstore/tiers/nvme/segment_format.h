@@ -51,11 +51,12 @@ struct SegmentHeader {
 
 struct BlockRecord {
   BlockName name;
-  uint32_t page = 0;   // of the payload, in the segment
-  uint32_t pages = 0;  // of the payload
-  uint32_t crc = 0;    // CRC32C of the payload's pages
-  uint8_t codec = 0;   // 0: resident bytes; else the exact KvCodec of the payload
-  uint8_t uses = 0;    // number of uses when it was written, at most 255
+  uint32_t page = 0;     // of the payload, in the segment
+  uint32_t pages = 0;    // of the payload
+  uint32_t crc = 0;      // CRC32C of the payload's pages
+  uint8_t codec = 0;     // 0: resident bytes; else the exact KvCodec of the payload
+  uint8_t uses = 0;      // number of uses when it was written, at most 255
+  bool partial = false;  // as in SpillBlock
   bool operator==(const BlockRecord&) const = default;
 };
 

@@ -214,7 +214,8 @@ bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
             if (!worker.process.running()) continue;
             const auto state = worker.State();
             if (!state.has_value() || state->kv_blocks_used() != 0 ||
-                state->kv_blocks_reserved() != 0 || state->handoffs() != 0) {
+                state->kv_blocks_reserved() != 0 || state->kv_rows_reserved() != 0 ||
+                state->handoffs() != 0) {
               return false;
             }
           }

@@ -9,7 +9,7 @@
 
 namespace penstock {
 
-void WriteWindowModel(const std::string& folder, int32_t window) {
+void WriteWindowModel(const std::string& folder, int32_t window, WindowedLayersOf layers) {
   for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
     const auto target = std::filesystem::path(folder) / file.path().filename();
     std::filesystem::copy_file(file.path(), target);
@@ -20,6 +20,10 @@ void WriteWindowModel(const std::string& folder, int32_t window) {
   config["model_type"] = "mistral";
   config["sliding_window"] = window;
   config["max_position_embeddings"] = 8192;
+  if (layers == WindowedLayersOf::kAllButThird) {
+    const char* const slides = "sliding_attention";
+    config["layer_types"] = {slides, slides, "full_attention", slides, slides};
+  }
   std::ofstream file(folder + "/config.json");
   file << config.dump();
   PENSTOCK_CHECK(file.good());

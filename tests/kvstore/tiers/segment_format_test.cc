@@ -21,7 +21,12 @@ const SegmentFormat kFormat = {.model_fingerprint = 0x1234567890abcdef,
                                .layout = {.layers = 2, .kv_heads = 2, .head_dim = 16}};
 
 BlockRecord Record(uint32_t n) {
-  return {.name = ChainName(n), .page = 2 + n, .pages = 1, .crc = n * 77 + 1, .uses = 3};
+  return {.name = ChainName(n),
+          .page = 2 + n,
+          .pages = 1,
+          .crc = n * 77 + 1,
+          .uses = 3,
+          .partial = n % 3 == 1};
 }
 
 GroupHeader Group() {

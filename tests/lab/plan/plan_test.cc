@@ -52,6 +52,35 @@ TEST(CapacityPlan, PricesAMillionTokensAndTheCache) {
   EXPECT_GT(plan.without_cache.million_tokens_price, plan.million_tokens_price);
 }
 
+// As Gemma 3: every sixth layer sees all tokens.
+TEST(CapacityPlan, OnCpusLayersWithAWindowHaveMemoryForTheirWindow) {
+  ModelConfig model = Llama8b();
+  for (int32_t layer = 0; layer < model.layers; ++layer) {
+    model.sliding_window.push_back(layer % 6 == 5 ? 0 : 1024);
+  }
+  PlanRequest request = RequestFor(model, "H200");
+  const CapacityPlan undivided = MakePlan(request).value();
+  EXPECT_EQ(undivided.decode.rows, 0);
+  EXPECT_THAT(PlanText(request, undivided), Not(HasSubstr("rows")));
+  request.hardware.gpu = false;
+  request.kv_memory_bytes = undivided.decode.kv_memory_bytes;
+  const CapacityPlan plan = MakePlan(request).value();
+  const KvLayout layout = plan.cost.layout;
+  EXPECT_EQ(layout.group.size(), 27);
+  EXPECT_LE(static_cast<uint64_t>(plan.decode.blocks) * layout.FullStride() +
+                static_cast<uint64_t>(plan.decode.rows) * layout.RowStride(),
+            plan.decode.kv_memory_bytes);
+  EXPECT_GT(plan.contexts[1].sequences, 3 * undivided.contexts[1].sequences);
+  EXPECT_EQ(plan.contexts[1].rows, layout.RowsAtOnce(131072, 1));
+  EXPECT_LE(plan.contexts[0].sequences * plan.contexts[0].rows, plan.decode.rows);
+  EXPECT_THAT(PlanText(request, plan),
+              HasSubstr("memory for the 27 layers with a window of 1024 tokens"));
+  EXPECT_EQ(nlohmann::json::parse(PlanJson(request, plan))["rows"], plan.decode.rows);
+  // 27 layers send 1,024 of 2,048 tokens.
+  const double all = 20.0 * 2048 * layout.PayloadBytes() / 16;
+  EXPECT_NEAR(plan.link.bytes_per_s, all * (5 + 27 * 0.5) / 32, all / 1000);
+}
+
 TEST(CapacityPlan, DividesMemoryIntoBlocks) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plan = MakePlan(request).value();

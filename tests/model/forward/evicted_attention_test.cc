@@ -172,14 +172,13 @@ TEST(EvictedAttentionRefusals, SayWhatIsWrong) {
   EXPECT_TRUE(runner.eviction_attention().has_value());
   EXPECT_FALSE(with_windows.eviction_attention().has_value()) << "slots are not positions";
   const uint32_t token = 1, block = 0;
-  const KvLayout layout = runner.kv_layout();
-  const Buffer memory(layout.BlockStride());
+  const Buffer memory(runner.kv_layout().BlockStride());
   const auto step = [&](TransformerRunner& on, int32_t evicted) {
     const SequenceStep sequence{
         .tokens = {&token, 1}, .position = 9, .blocks = {&block, 1}, .evicted = evicted};
     return Message(
         on.Step({.sequences = {&sequence, 1},
-                 .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = layout}}));
+                 .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = on.kv_layout()}}));
   };
   EXPECT_THAT(step(runner, 10), HasSubstr("has 10 evicted positions, it may have 0 to 9"));
   EXPECT_THAT(step(runner, -1), HasSubstr("has -1 evicted positions"));

@@ -220,8 +220,7 @@ TEST(SelectedAttentionRefusals, SayWhatIsWrong) {
   EXPECT_TRUE(runner.selects_pages());
   EXPECT_FALSE(with_windows.selects_pages()) << "slots are not positions";
   const uint32_t token = 1, block = 0;
-  const KvLayout layout = runner.kv_layout();
-  const Buffer memory(layout.BlockStride());
+  const Buffer memory(runner.kv_layout().BlockStride());
   const auto step = [&](TransformerRunner& on, PageSelection selection, int32_t evicted = 0) {
     const SequenceStep sequence{.tokens = {&token, 1},
                                 .position = 9,
@@ -230,7 +229,7 @@ TEST(SelectedAttentionRefusals, SayWhatIsWrong) {
                                 .selection = selection};
     return Message(
         on.Step({.sequences = {&sequence, 1},
-                 .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = layout}}));
+                 .kv = {.arena = memory.as<std::byte>(), .blocks = 1, .layout = on.kv_layout()}}));
   };
   EXPECT_THAT(step(runner, {.pages = 3}), HasSubstr("it may select 4 or more from 0 on"));
   EXPECT_THAT(step(runner, {.pages = 4, .from = -1}), HasSubstr("from position -1 on"));
