@@ -10,9 +10,9 @@
 
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster/cluster.h"
-#include "tests/e2e/models/expert_model.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/expert_model.h"
 #include "tests/http/http_client.h"
 #include "tests/support/open_files.h"
 

@@ -168,8 +168,7 @@ TEST_P(MixedWindowFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode = 2,
                    .prefill_flags = {"--random_chunks", "--wire_codec=raw"},
                    .decode_flags = {Memory(5 << 10), "--wire_codec=raw"}});
-  const TestAnswer answer =
-      CheckDisturbed(cluster, LongRequest(900, 700, 61), GetParam(), 350);
+  const TestAnswer answer = CheckDisturbed(cluster, LongRequest(900, 700, 61), GetParam(), 350);
   if (GetParam() == SIGTERM) {
     EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
   }
