@@ -265,17 +265,13 @@ absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
   const Weights weights = SmallWeightsLike(
       large.config, options.tensor_parallel,
       {.layers = RandomFormOf(large.layers[0].down), .lm_head = RandomFormOf(large.lm_head)});
-  KvLayout layout{.layers = weights.config.layers,
-                  .kv_heads = weights.config.kv_heads,
-                  .head_dim = weights.config.head_dim,
-                  .block_tokens = options.block_tokens,
-                  .dtype = options.dtype};
-  const int64_t blocks = RunnerCheckBlocks(layout);
-  options.blocks_max = blocks;
   options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
-  ASSIGN_OR_RETURN(const auto host, Open(weights, options));
   ThreadPool threads(options.threads);
   TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);
+  const KvLayout layout = LayoutFor(cpu, options);
+  const int64_t blocks = RunnerCheckBlocks(layout);
+  options.blocks_max = blocks;
+  ASSIGN_OR_RETURN(const auto host, Open(weights, options));
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
   return Untrusted(
       CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}}),

@@ -33,6 +33,7 @@ ELSEWHERE = {
 # Metrics of events that real processes do too seldom, or for too short a time.
 OF_UNITS = {
     "penstock_draft_tokens_total": ("tests/e2e/exact_test.cc", "draft_tokens()"),
+    "penstock_kv_rows": ("tests/e2e/mixed_window_test.cc", "kv_rows_used()"),
     "penstock_kv_evicted_tokens_total": ("tests/e2e/eviction_test.cc", "evicted_tokens()"),
     "penstock_kv_decode_evicted_tokens_total": ("tests/e2e/compaction_test.cc", "decode_evicted_tokens()"),
     "penstock_kv_compactions_total": ("tests/e2e/compaction_test.cc", "compactions()"),
