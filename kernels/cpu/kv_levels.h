@@ -83,15 +83,15 @@ inline Bf16 FitRow(const float* x, int dims, uint8_t* index) {
 
 template <int kBits>
 inline void PackRow(const float* x, const uint8_t* index, int dims, uint8_t* codes) {
-  const int quarter = dims / 4, eighth = dims / 8;
+  const int quarter = dims / 4;
   for (int i = 0; i < dims * kBits / 8; ++i) codes[i] = 0;
   for (int i = 0; i < dims; ++i) {
     const auto sign = static_cast<uint8_t>(BitsOf(x[i]) >> 31);
     const int low = kBits == 2 ? index[i] | sign << 1 : index[i];
     codes[i % quarter] = static_cast<uint8_t>(codes[i % quarter] | low << (2 * (i / quarter)));
     if (kBits == 2) continue;
-    uint8_t& signs = codes[quarter + i % eighth];
-    signs = static_cast<uint8_t>(signs | sign << (i / eighth));
+    uint8_t& signs = codes[quarter + i / 8];
+    signs = static_cast<uint8_t>(signs | sign << (i % 8));
   }
 }
 
@@ -116,11 +116,6 @@ void EncodeLevels(const Bf16* values, int64_t rows, int dims, int bits, uint8_t*
   }
 }
 
-// Without branches, so that the compiler uses lanes of 16 bits: b where the bit is set, else a.
-inline uint16_t Choose(uint32_t bit, uint16_t a, uint16_t b) {
-  return static_cast<uint16_t>(a ^ ((a ^ b) & (0u - (bit & 1u))));
-}
-
 template <int kBits>
 struct ScaledLevels {
   explicit ScaledLevels(Bf16 scale) {
@@ -131,42 +126,87 @@ struct ScaledLevels {
   uint16_t bits[Levels<kBits>::kMagnitudes];  // of bf16
 };
 
-template <int kFixed>
-inline void DecodeTwoBitRows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
-                             int variable, Bf16* __restrict values) {
-  const int dims = Dims<kFixed>(variable), quarter = dims / 4;
-  for (int64_t r = 0; r < rows; ++r, values += dims, codes += quarter) {
-    const ScaledLevels<2> level(scales[r]);
-    for (int part = 0; part < 4; ++part) {
-      for (int j = 0; j < quarter; ++j) {
-        const uint32_t code = static_cast<uint32_t>(codes[j]) >> (2 * part);
-        const uint16_t magnitude = Choose(code, level.bits[0], level.bits[1]);
-        values[part * quarter + j].bits =
-            static_cast<uint16_t>(magnitude | ((code >> 1 & 1u) << 15));
+// For each lane, b where its mask is all ones, a where it is 0.
+template <class T>
+inline HalfLanes Choose(HalfLanes mask, T a, T b) {
+  return (mask & static_cast<T>(a ^ b)) ^ a;
+}
+
+inline HalfLanes MagnitudesOf(HalfLanes code, const ScaledLevels<2>& level) {
+  return Choose(0 - (code & 1), level.bits[0], level.bits[1]);
+}
+inline HalfLanes MagnitudesOf(HalfLanes code, const ScaledLevels<3>& level) {
+  const HalfLanes odd = 0 - (code & 1);
+  return Choose(0 - ((code >> 1) & 1), Choose(odd, level.bits[0], level.bits[1]),
+                Choose(odd, level.bits[2], level.bits[3]));
+}
+
+// The sign bits of elements d and the next, from a bit for each element.
+template <std::size_t... kLane>
+inline HalfLanes SignsAt(const uint8_t* signs, int d, std::index_sequence<kLane...>) {
+  uint16_t word = static_cast<uint16_t>(signs[d / 8] >> (d % 8));
+  if constexpr (kLanes == 16) word = static_cast<uint16_t>(word | signs[d / 8 + 1] << 8);
+  const HalfLanes bit = {static_cast<uint16_t>(1u << kLane)...};
+  return (HalfLanes)((bit & word) != 0) & 0x8000;
+}
+
+template <int kBits, int kFixed>
+inline void DecodeLevelRow(const uint8_t* codes, const ScaledLevels<kBits>& level, Bf16* values) {
+  constexpr int kQuarter = kFixed / 4;
+  PENSTOCK_UNROLL_LANES
+  for (int part = 0; part < 4; ++part) {
+    PENSTOCK_UNROLL_LANES
+    for (int j = 0; j < kQuarter; j += kLanes) {
+      ByteLanes packed;
+      __builtin_memcpy(&packed, codes + j, sizeof(packed));
+      const HalfLanes code =
+          __builtin_convertvector(packed, HalfLanes) >> static_cast<uint16_t>(2 * part);
+      const int d = part * kQuarter + j;
+      HalfLanes bits = MagnitudesOf(code, level);
+      if constexpr (kBits == 2) bits |= (code & 2) << 14;
+      if constexpr (kBits == 3) {
+        bits |= SignsAt(codes + kQuarter, d, std::make_index_sequence<kLanes>());
       }
+      __builtin_memcpy(static_cast<void*>(values + d), &bits, sizeof(bits));
     }
   }
 }
 
-template <int kFixed>
-inline void DecodeThreeBitRows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
-                               int variable, Bf16* __restrict values) {
-  const int dims = Dims<kFixed>(variable), eighth = dims / 8;
-  for (int64_t r = 0; r < rows; ++r, values += dims, codes += 3 * eighth) {
-    const ScaledLevels<3> level(scales[r]);
-    const uint8_t* signs = codes + 2 * eighth;
-    for (int part = 0; part < 8; ++part) {
-      const uint8_t* pairs = codes + (part % 2) * eighth;  // the half of a quarter
-      for (int j = 0; j < eighth; ++j) {
-        const uint32_t pair = static_cast<uint32_t>(pairs[j]) >> (part / 2 * 2);
-        const uint32_t sign = static_cast<uint32_t>(signs[j]) >> part;
-        const uint16_t low = Choose(pair, level.bits[0], level.bits[1]);
-        const uint16_t high = Choose(pair, level.bits[2], level.bits[3]);
-        const uint16_t magnitude = Choose(pair >> 1, low, high);
-        values[part * eighth + j].bits = static_cast<uint16_t>(magnitude | ((sign & 1u) << 15));
-      }
+// The same for rows of any length.
+template <int kBits>
+inline void DecodeAnyLevelRow(const uint8_t* codes, const ScaledLevels<kBits>& level, int dims,
+                              Bf16* values) {
+  const int quarter = dims / 4;
+  for (int d = 0; d < dims; ++d) {
+    const int code = codes[d % quarter] >> (d / quarter * 2) & 3;
+    const int negative = kBits == 2 ? code >> 1 : codes[quarter + d / 8] >> (d % 8) & 1;
+    const uint16_t magnitude = level.bits[kBits == 2 ? code & 1 : code];
+    values[d].bits = static_cast<uint16_t>(magnitude | negative << 15);
+  }
+}
+
+template <int kFixed, int kBits>
+inline void DecodeLevelRows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
+                            int variable, Bf16* __restrict values) {
+  const int dims = Dims<kFixed>(variable);
+  for (int64_t r = 0; r < rows; ++r, values += dims, codes += dims * kBits / 8) {
+    const ScaledLevels<kBits> level(scales[r]);
+    if constexpr (kFixed != 0) {
+      DecodeLevelRow<kBits, kFixed>(codes, level, values);
+    } else {
+      DecodeAnyLevelRow<kBits>(codes, level, dims, values);
     }
   }
+}
+template <int kFixed>
+inline void DecodeTwoBitRows(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims,
+                             Bf16* values) {
+  DecodeLevelRows<kFixed, 2>(codes, scales, rows, dims, values);
+}
+template <int kFixed>
+inline void DecodeThreeBitRows(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims,
+                               Bf16* values) {
+  DecodeLevelRows<kFixed, 3>(codes, scales, rows, dims, values);
 }
 
 void DecodeLevels(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims, int bits,

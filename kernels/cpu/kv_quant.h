@@ -56,7 +56,7 @@ struct KvQuantOps {
   // Zandieh et al., arXiv 2504.19874). x = +-magnitude * scale; the scale is that of the least
   // square error. Byte j of a row has two bits of the codes of elements j + k * dims / 4, the
   // first in its low bits. With 3 bits, they are the magnitudes, and dims / 8 bytes with the signs
-  // follow: bit k of byte j is that of element j + k * dims / 8. Decoded rows stay rotated.
+  // follow: bit k of byte j is that of element 8 * j + k. Decoded rows stay rotated.
   void (*encode_levels)(const Bf16* values, int64_t rows, int dims, int bits, uint8_t* codes,
                         Bf16* scales);
   void (*decode_levels)(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims, int bits,

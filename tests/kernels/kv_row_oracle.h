@@ -64,9 +64,9 @@ inline double LevelAt(const std::byte* codes, int bits, int64_t dims, int64_t d)
   const auto bit = [codes](int64_t byte, int64_t at) {
     return static_cast<int>(codes[byte]) >> at & 1;
   };
-  const int64_t quarter = dims / 4, eighth = dims / 8;
+  const int64_t quarter = dims / 4;
   const int low = bit(d % quarter, d / quarter * 2), high = bit(d % quarter, d / quarter * 2 + 1);
-  const bool negative = bits == 2 ? high == 1 : bit(quarter + d % eighth, d / eighth) == 1;
+  const bool negative = bits == 2 ? high == 1 : bit(quarter + d / 8, d % 8) == 1;
   const size_t index = static_cast<size_t>(bits == 2 ? low : low + 2 * high);
   return (negative ? -1 : 1) * LevelsOf(bits)[index];
 }
