@@ -338,9 +338,11 @@ TEST(CudaRunner, DrawsWhatTheHostDraws) {
 // Whoever comes with what, each gets what it would get alone.
 TEST(CudaRunner, DrawsForSomeAndGivesLogitsToOthers) {
   Both both(TinyConfig());
-  Rig alone(*both.cuda_runner, 4), batch(*both.cuda_runner, 4);
+  Rig alone(*both.cuda_runner, 5), batch(*both.cuda_runner, 5);
   const auto draw = [](uint64_t random) { return DrawSpec{.temperature = 2, .random = random}; };
-  const std::vector<Rig::Feed> feeds = {{0, Prompt(5, 1), 0, false, {draw(1), draw(~uint64_t{0})}},
+  // The first is a chunk of a prompt, of which nobody wants anything yet.
+  const std::vector<Rig::Feed> feeds = {{4, Prompt(6, 2), 0, false},
+                                        {0, Prompt(5, 1), 0, false, {draw(1), draw(~uint64_t{0})}},
                                         {1, {7}, 0, true},
                                         {2, Prompt(4, 3), 0, true, {draw(uint64_t{3} << 62)}},
                                         {3, {9}, 0, false, {draw(uint64_t{1} << 63)}}};
