@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "kernels/kv_pager.h"
 #include "kernels/paged_kv.h"
 
 namespace penstock {
@@ -42,11 +43,23 @@ void ForEachPiece(const PagedKv& kv, uint32_t block, size_t offset, size_t bytes
   }
 }
 
+// Tells the pager, if there is one, that bytes [offset, offset + bytes) of blocks will be read.
+inline void WantBytes(const PagedKv& kv, std::span<const uint32_t> blocks, size_t offset,
+                      size_t bytes) {
+  if (kv.pager == nullptr) return;
+  const size_t layer_bytes = kv.layout.LayerBytes();
+  const size_t end = std::min(offset + bytes, kv.layout.PayloadBytes());
+  for (size_t layer = offset / layer_bytes; layer * layer_bytes < end; ++layer) {
+    kv.pager->OnWanted(blocks, static_cast<int32_t>(layer));
+  }
+}
+
 // Read and Write for pages in either host or device memory. Layers of the window group in a block
 // without a row are read as zeros, and are not written.
 inline void ReadPages(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
                       size_t bytes, std::byte* host) {
   if (kv.copier != nullptr) return kv.copier->Read(pages, offset, bytes, host);
+  WantBytes(kv, pages, offset, bytes);
   for (const uint32_t page : pages) {
     if (kv.rows == nullptr) {
       std::memcpy(host, kv.Block(page) + offset, bytes);

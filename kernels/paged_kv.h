@@ -220,6 +220,7 @@ struct KvLayout {
   }
 };
 
+class KvPager;
 class PageCopier;
 
 // A view of an arena of blocks; owns nothing. kvstore's BlockPool makes it, and the forward pass
@@ -235,6 +236,7 @@ struct PagedKv {
   const std::atomic<uint64_t>* serials = nullptr;
   // The memory of the layout's window group; null: each block has memory for all layers.
   const WindowRowsView* rows = nullptr;
+  KvPager* pager = nullptr;  // set for an arena in a file (kv_pager.h), else null
 
   // All layers of a block, which are in one piece only while `rows` is null.
   std::byte* Block(uint32_t block) const { return arena + block * layout.BlockStride(); }

@@ -16,6 +16,12 @@
 
 namespace penstock {
 
+// Sets a counter to a value that another part counts, which is at least its present one.
+template <class Number>
+void RaiseTo(prometheus::Counter& counter, Number value) {
+  counter.Increment(static_cast<double>(value) - counter.Value());
+}
+
 // The metrics of a process for Prometheus. Each component has a struct of references, which its
 // constructor obtains from the registry, so that every series exists, at zero, from the start:
 //   struct StoreMetrics {

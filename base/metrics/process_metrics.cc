@@ -70,8 +70,8 @@ void AddProcessMetrics(MetricsRegistry& registry, const std::string& role) {
     resident.Set(ResidentBytes());
     open.Set(OpenDescriptors());
     max.Set(DescriptorsMax());
-    seconds.Increment(ProcessorSeconds() - seconds.Value());
-    dropped.Increment(static_cast<double>(LogLinesDropped()) - dropped.Value());
+    RaiseTo(seconds, ProcessorSeconds());
+    RaiseTo(dropped, LogLinesDropped());
   });
 }
 

@@ -261,7 +261,7 @@ bool DecodeEngine::Step() {
 // The sequences of the next step, all of which have room for their next token. The oldest get
 // blocks first.
 std::vector<uint64_t> DecodeEngine::NextBatch() {
-  std::vector<uint64_t> batch = running_.NextBatch();
+  std::vector<uint64_t> batch = running_.NextBatch(pool_.view());
   const size_t chosen = batch.size();
   std::erase_if(batch, [this](uint64_t id) { return !Grow(running_.at(id)); });
   if (batch.size() < chosen) {

@@ -15,4 +15,21 @@ std::vector<uint64_t> DecodeScheduler::Next() {
   return batch;
 }
 
+std::vector<uint64_t> DecodeScheduler::NextWithin(
+    uint64_t memory_bytes, const std::function<uint64_t(uint64_t sequence)>& bytes_wanted) {
+  std::vector<uint64_t> oldest(turns_.begin(), turns_.end());
+  std::sort(oldest.begin(), oldest.end());
+  std::vector<uint64_t> batch;
+  uint64_t bytes = 0;
+  for (const uint64_t sequence : oldest) {
+    const uint64_t more = bytes_wanted(sequence);
+    if (!batch.empty() && bytes + more > memory_bytes) continue;
+    batch.push_back(sequence);
+    bytes += more;
+  }
+  if (batch.size() == turns_.size()) return Next();
+  batch.resize(std::min(batch.size(), batch_max_));
+  return batch;
+}
+
 }  // namespace penstock

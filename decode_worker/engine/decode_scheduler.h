@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <vector>
 
 namespace penstock {
@@ -17,6 +18,11 @@ class DecodeScheduler {
   void Remove(uint64_t sequence);
   // At most batch_max sequences, which move to the end of the queue.
   std::vector<uint64_t> Next();
+  // The same where the pages of all sequences may be too much for the memory. Then it is the turn
+  // of the oldest that fit together (their ids are the lowest), and of one at least: taking turns
+  // would read pages from the disk at every step. The others wait until one of these ends.
+  std::vector<uint64_t> NextWithin(uint64_t memory_bytes,
+                                   const std::function<uint64_t(uint64_t sequence)>& bytes_wanted);
   size_t size() const { return turns_.size(); }
 
  private:

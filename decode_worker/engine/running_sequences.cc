@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "kernels/kv_pager.h"
+#include "model/forward/step_selection.h"
+
 namespace penstock {
 
 void RunningSequences::Enter(std::vector<DecodeSequence> sequences) {
@@ -14,8 +17,14 @@ void RunningSequences::Enter(std::vector<DecodeSequence> sequences) {
   }
 }
 
-std::vector<uint64_t> RunningSequences::NextBatch() {
-  std::vector<uint64_t> batch = scheduler_.Next();
+std::vector<uint64_t> RunningSequences::NextBatch(const PagedKv& kv) {
+  const auto bytes_wanted = [&](uint64_t id) {
+    const DecodeSequence& sequence = sequences_.at(id);
+    return StepSelection::BytesWanted(kv.layout, sequence.tokens_held + 1, sequence.Selection());
+  };
+  std::vector<uint64_t> batch = kv.pager == nullptr
+                                    ? scheduler_.Next()
+                                    : scheduler_.NextWithin(kv.pager->memory_bytes(), bytes_wanted);
   std::sort(batch.begin(), batch.end());
   return batch;
 }

@@ -22,8 +22,9 @@ class RunningSequences {
   void Enter(std::vector<DecodeSequence> sequences);
   void Rest(uint64_t id) { scheduler_.Remove(id); }
   void EndRest(uint64_t id) { scheduler_.Add(id); }
-  // The next step's, the oldest first.
-  std::vector<uint64_t> NextBatch();
+  // The next step's, the oldest first. They take turns, or are those whose pages are in memory
+  // (DecodeScheduler::NextWithin).
+  std::vector<uint64_t> NextBatch(const PagedKv& kv);
 
   bool empty() const { return sequences_.empty(); }
   size_t size() const { return sequences_.size(); }

@@ -144,6 +144,10 @@ DASHBOARDS = {
         ("NVMe: errors/s", "short", [
             (f"sum({rate(f'penstock_kv_nvme_{what}_total')})", what.replace("_", " "))
             for what in ("corrupt", "torn", "read_errors", "write_errors", "late_reads")]),
+        ("KV pages in a file: share found in memory", "percentunit", [
+            (f"sum by (instance) ({rate('penstock_kv_file_hits_total')}) / (sum by (instance) ({rate('penstock_kv_file_hits_total')}) + "
+             f"sum by (instance) ({rate('penstock_kv_file_misses_total')}))", "{{instance}}")]),
+        ("KV pages in a file: bytes read/s", "Bps", [(rate("penstock_kv_file_read_bytes_total"), "{{instance}}")]),
         ("Experts on a disk: share found in memory", "percentunit", [
             (f"sum by (instance) ({rate('penstock_expert_hits_total')}) / (sum by (instance) ({rate('penstock_expert_hits_total')}) + "
              f"sum by (instance) ({rate('penstock_expert_misses_total')}))", "{{instance}}")]),

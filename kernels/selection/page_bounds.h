@@ -37,6 +37,10 @@ class PageBounds {
     return blocks_[block].bounds.get() + Offset(layout, layer, kv_head);
   }
   size_t bytes() const { return bytes_; }
+  // The memory of a block's bounds.
+  static size_t BytesOf(const KvLayout& layout) {
+    return Offset(layout, layout.layers, 0) * sizeof(Bf16);
+  }
 
  private:
   struct Block {

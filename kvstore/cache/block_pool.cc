@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/kv_pager.h"
 
 namespace penstock {
 namespace {
@@ -496,6 +497,7 @@ std::vector<BlockRef> BlockPool::TakeReserved(int64_t count) {
     PENSTOCK_CHECK_EQ(references_[block], 0u);
     references_[block] = 1;
     serials_[block].store(++last_serial, std::memory_order_relaxed);
+    if (view_.pager != nullptr) view_.pager->OnTaken(block);
     taken.push_back(BlockRef(this, block));
   }
   return taken;

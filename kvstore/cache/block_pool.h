@@ -117,8 +117,8 @@ class BlockPool {
   // The same for a model with a window group, whose layers have memory for `rows` blocks only.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks,
                                                            int64_t rows);
-  // A pool over memory that the caller owns, such as a GPU's, and that outlives the pool. Each of
-  // its blocks has memory for all layers. Errors as for Create.
+  // A pool over memory that the caller owns, such as a GPU's or a file, and that outlives the pool.
+  // Each of its blocks has memory for all layers. Errors as for Create.
   static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages);
   ~BlockPool();  // CHECKs that every block was returned, by the prefix cache too.
 

@@ -6,6 +6,7 @@
 #include "lab/cli/commands.h"
 #include "lab/decoding/blend_bench.h"
 #include "lab/decoding/eviction_bench.h"
+#include "lab/decoding/paging_bench.h"
 #include "lab/decoding/speculative.h"
 #include "lab/decoding/structured.h"
 #include "lab/micro/codec.h"
@@ -47,6 +48,10 @@ Rows RunKvPolicySuite(const BenchOptions& options, const OnProgress& progress) {
                                                                       .rounds = options.rounds},
                                                                      progress));
   rows.insert(rows.end(), blends.begin(), blends.end());
+  ASSIGN_OR_RETURN(
+      const std::vector<BenchRow> paging,
+      RunPagingBench({.directory = options.directory, .threads = options.threads}, progress));
+  rows.insert(rows.end(), paging.begin(), paging.end());
   return rows;
 }
 

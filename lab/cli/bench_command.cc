@@ -37,7 +37,7 @@ void AddBench(CommandLine& line) {
                    "cache: also keep partial blocks, which simulations do and workers do not");
   command
       .add_option("--dir", bench.directory,
-                  "store: directory on the disk to measure, with 6 GiB free [/tmp]")
+                  "store, kv-policy: directory on the disk to measure, with 6 GiB free [/tmp]")
       ->type_name("DIR");
   command
       .add_option("--tokens-per-s", bench.tokens_per_s,

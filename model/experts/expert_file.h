@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "base/status.h"
 
 namespace penstock {
@@ -19,9 +20,6 @@ class ExpertFile {
  public:
   // Errors name the directory: NOT_FOUND, PERMISSION_DENIED, UNAVAILABLE.
   static absl::StatusOr<std::unique_ptr<ExpertFile>> Create(const std::string& directory);
-  ~ExpertFile();
-  ExpertFile(const ExpertFile&) = delete;
-  ExpertFile& operator=(const ExpertFile&) = delete;
 
   // Writes an expert behind the others: `pieces` in whole pages, at page-aligned addresses.
   // RESOURCE_EXHAUSTED if the file system is full.
@@ -42,10 +40,11 @@ class ExpertFile {
     uint64_t hash = 0;  // XXH3-64
   };
 
-  ExpertFile(std::string directory, int fd) : directory_(std::move(directory)), fd_(fd) {}
+  ExpertFile(std::string directory, OwnedFd fd)
+      : directory_(std::move(directory)), fd_(std::move(fd)) {}
 
   const std::string directory_;
-  const int fd_;
+  const OwnedFd fd_;
   uint64_t size_ = 0;
   std::vector<Extent> extents_;
 };

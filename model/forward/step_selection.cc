@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_pager.h"
 
 namespace penstock {
 
@@ -70,6 +71,13 @@ AttentionSequence StepSelection::RowAt(size_t index) const {
           .head_blocks = row.keep};
 }
 
+void StepSelection::WantMissing(const PagedKv& kv, int32_t layer) const {
+  if (kv.pager == nullptr) return;
+  std::vector<uint32_t> blocks;
+  for (const Missing& missing : missing_) blocks.push_back(missing.block);
+  kv.pager->OnWanted(blocks, layer);
+}
+
 void StepSelection::Choose(const PagedKv& kv, int32_t layer, int32_t heads,
                            View<const float, 2> queries) {
   const int32_t kv_heads = kv.layout.kv_heads;
@@ -89,6 +97,20 @@ void StepSelection::End(const PagedKv& kv) {
   for (const Missing& missing : missing_) {
     if (missing.stays) bounds_.Complete(kv, missing.block);
   }
+}
+
+uint64_t StepSelection::BytesWanted(const KvLayout& layout, int64_t tokens,
+                                    const PageSelection& selection) {
+  const int64_t blocks = layout.BlocksAtOnce(tokens, 1);
+  const int64_t chosen = int64_t{selection.pages} * layout.kv_heads;
+  int64_t fewer = layout.group.size();  // layers that do not read all blocks
+  int64_t read = layout.RowsAtOnce(tokens, 1);
+  if (selection.Selects(tokens - 1, layout.block_tokens) && chosen < blocks) {
+    fewer = std::max(0, layout.layers - kDenseLayers);
+    read = chosen;
+  }
+  return static_cast<uint64_t>((layout.layers - fewer) * blocks + fewer * read) *
+         layout.LayerBytes();
 }
 
 }  // namespace penstock

@@ -32,12 +32,19 @@ class StepSelection {
   AttentionSequence RowAt(size_t index) const;
   size_t size() const { return rows_.size(); }
 
+  // Tells the pager of the pages whose keys Choose will read.
+  void WantMissing(const PagedKv& kv, int32_t layer) const;
   // Chooses the pages of all rows. The pages hold the layer's keys.
   void Choose(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
   // Remembers the bounds of pages whose tokens were no guesses. Behind the last layer.
   void End(const PagedKv& kv);
 
   size_t bytes() const { return bounds_.bytes(); }
+
+  // At most so many bytes of pages are read for a token of a sequence with `tokens` tokens, in all
+  // layers together.
+  static uint64_t BytesWanted(const KvLayout& layout, int64_t tokens,
+                              const PageSelection& selection);
 
  private:
   struct Missing {

@@ -14,6 +14,7 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
+#include "kernels/wanted_pages.h"
 #include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
@@ -123,7 +124,9 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
   Batch batch;
   Prepare(args, batch);
   const int32_t layers = weights_.config.layers;
+  WantLayer(args, 0, batch);
   for (int32_t i = 0; i < layers; ++i) {
+    WantLayer(args, i + 1, batch);
     const bool checks = i == kCheckedLayer && batch.blended > 0;
     if (checks) ReadReused(args, batch);
     AppendKv(args, i, batch);
@@ -146,6 +149,15 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
   }
   if (weights_.config.use_mtp) TellDone(args, layers + 1);
   return absl::OkStatus();
+}
+
+// The pages of a layer that are known before it has its queries.
+void TransformerRunner::WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const {
+  if (args.kv.pager == nullptr || layer >= weights_.config.layers) return;
+  const bool selects = Selects(layer, batch);
+  WantPages(args.kv, layer, weights_.config.WindowOf(layer),
+            selects ? batch.chosen : batch.sequences);
+  if (selects) scratch_->selection.WantMissing(args.kv, layer);
 }
 
 // The pages have the keys and values of the first `done` layers.
@@ -228,13 +240,18 @@ void TransformerRunner::MoveRow(int64_t from, int64_t to) {
   }
 }
 
+bool TransformerRunner::Selects(int32_t layer, const Batch& batch) {
+  return !batch.chosen.empty() && layer >= StepSelection::kDenseLayers;
+}
+
 // Chooses the pages of the rows that select, and returns what each row of the layer attends to.
 std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& args, int32_t layer,
                                                                const Batch& batch) {
-  if (batch.chosen.empty() || layer < StepSelection::kDenseLayers) return batch.sequences;
+  if (!Selects(layer, batch)) return batch.sequences;
   TransformerScratch& s = *scratch_;
   s.selection.Choose(args.kv, layer, weights_.config.heads,
                      {s.qkv.as<float>(), {batch.rows, s.qkv_width}});
+  WantSelectedPages(args.kv, layer, batch.chosen);
   return batch.chosen;
 }
 

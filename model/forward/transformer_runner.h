@@ -61,6 +61,8 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
                                    BlendedTokens& blended);
   void DropRows(const StepArgs& args, Batch& batch);
   void MoveRow(int64_t from, int64_t to);
+  static bool Selects(int32_t layer, const Batch& batch);  // true if rows of the layer select
+  void WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const;
   std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
                                               const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);

@@ -21,14 +21,6 @@ PlacementMetrics::PlacementMetrics(MetricsRegistry& registry)
                            "Placed prompts, by the role that computes their uncached tokens.",
                            {{"computed_by", "decode_worker"}})) {}
 
-namespace {
-
-void Raise(prometheus::Counter& counter, uint64_t value) {
-  counter.Increment(static_cast<double>(value) - counter.Value());
-}
-
-}  // namespace
-
 void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view) {
   prometheus::Gauge& blocks =
       registry.Gauge("penstock_router_index_blocks", "Distinct cached blocks in the prefix index.");
@@ -47,10 +39,10 @@ void AddPrefixViewMetrics(MetricsRegistry& registry, const PrefixView& view) {
     const PrefixView::Figures figures = view.figures();
     blocks.Set(static_cast<double>(figures.blocks));
     stale.Set(static_cast<double>(figures.stale_workers));
-    Raise(events, figures.events);
-    Raise(gaps, figures.gaps);
-    Raise(missing, figures.missing);
-    Raise(dropped, figures.dropped);
+    RaiseTo(events, figures.events);
+    RaiseTo(gaps, figures.gaps);
+    RaiseTo(missing, figures.missing);
+    RaiseTo(dropped, figures.dropped);
   });
 }
 

@@ -13,7 +13,6 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
-#include "tests/http/http_client.h"
 #include "tests/support/open_files.h"
 
 namespace penstock {
@@ -46,23 +45,16 @@ class ExpertMemoryTest : public testing::Test {
   const TempFolder experts_;
 };
 
-// The value of a worker's metric without labels; -1: it has none.
-double Metric(const WorkerProcess& worker, const std::string& name) {
-  const std::string text = "\n" + Ask(worker.State()->metrics_endpoint(), "/metrics").body;
-  const size_t at = text.find("\n" + name + " ");
-  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
-}
-
 void ExpectMetrics(const WorkerProcess& worker) {
-  EXPECT_GT(Metric(worker, "penstock_expert_misses_total"), 0);
-  EXPECT_GE(Metric(worker, "penstock_expert_hits_total"), 0);
-  EXPECT_GT(Metric(worker, "penstock_expert_read_bytes_total"), 0);
-  EXPECT_GT(Metric(worker, "penstock_expert_wait_seconds_total"), 0);
-  EXPECT_EQ(Metric(worker, "penstock_expert_read_errors_total"), 0);
-  EXPECT_GT(Metric(worker, "penstock_expert_resident_bytes"), 0);
-  EXPECT_GE(Metric(worker, "penstock_expert_capacity_bytes"),
-            Metric(worker, "penstock_expert_resident_bytes"));
-  EXPECT_EQ(Metric(worker, "penstock_expert_file_bytes"), 16 * 20480);
+  EXPECT_GT(worker.Metric("penstock_expert_misses_total"), 0);
+  EXPECT_GE(worker.Metric("penstock_expert_hits_total"), 0);
+  EXPECT_GT(worker.Metric("penstock_expert_read_bytes_total"), 0);
+  EXPECT_GT(worker.Metric("penstock_expert_wait_seconds_total"), 0);
+  EXPECT_EQ(worker.Metric("penstock_expert_read_errors_total"), 0);
+  EXPECT_GT(worker.Metric("penstock_expert_resident_bytes"), 0);
+  EXPECT_GE(worker.Metric("penstock_expert_capacity_bytes"),
+            worker.Metric("penstock_expert_resident_bytes"));
+  EXPECT_EQ(worker.Metric("penstock_expert_file_bytes"), 16 * 20480);
 }
 
 TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
@@ -99,7 +91,7 @@ TEST_F(ExpertMemoryTest, ADamagedFileEndsRequestsWithAnError) {
   EXPECT_FALSE(failed.status.ok());
   EXPECT_THAT(failed.status.error_message(), HasSubstr("the file of experts"));
   EXPECT_TRUE(cluster.decode()[0].process.running());
-  EXPECT_GT(Metric(cluster.decode()[0], "penstock_expert_read_errors_total"), 0);
+  EXPECT_GT(cluster.decode()[0].Metric("penstock_expert_read_errors_total"), 0);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
 }
 

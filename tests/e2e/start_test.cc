@@ -149,6 +149,29 @@ TEST_P(WorkerStartTest, MemoryForExpertsOnAGpu) {
       78, "experts on a disk need device=cpu");
 }
 
+TEST_P(WorkerStartTest, FileOfPagesInNoDirectory) {
+  ExpectRefusal({"--model=" + model_, "--kv_memory=64MiB", "--kv_file_size=100MiB",
+                 "--kv_file_dir=/nowhere/at-all"},
+                66, "a file for pages of KV in /nowhere/at-all");
+}
+
+TEST_P(WorkerStartTest, FileOfPagesInMemory) {
+  ExpectRefusal(
+      {"--model=" + model_, "--kv_memory=64MiB", "--kv_file_size=100MiB", "--kv_file_dir=/dev/shm"},
+      78, "/dev/shm is on a file system in memory");
+}
+
+TEST_P(WorkerStartTest, FileOfPagesNoLargerThanMemory) {
+  ExpectRefusal(
+      {"--model=" + model_, "--kv_memory=1GiB", "--kv_file_size=1GiB", "--kv_file_dir=" + model_},
+      65, "kv_file_size is 1GiB, and kv_memory is 1GiB; the file must be larger");
+}
+
+TEST_P(WorkerStartTest, FileOfPagesOnAGpu) {
+  ExpectRefusal({"--model=" + model_, "--kv_file_dir=" + model_, "--device=cuda:0"}, 78,
+                "pages in a file need device=cpu");
+}
+
 TEST_P(WorkerStartTest, UnknownFault) {
   ExpectRefusal({"--model=" + model_, "--fault=lunch:kill"}, 65, "fault");
 }

@@ -34,6 +34,9 @@ int32_t StepTokensOf(const v1::WorkerConfig& config) {
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
   return {.model = config.model(),
           .kv_memory = config.kv_memory(),
+          .kv_file = {.directory = config.kv_file_dir(),
+                      .size = config.kv_file_size(),
+                      .bounds = !config.kv_selection().empty() && config.kv_selection() != "none"},
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .kv_format = config.kv_format(),
           .weights = config.weights(),

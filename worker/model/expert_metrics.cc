@@ -25,14 +25,11 @@ struct ExpertMetrics {
                                   "Size of the file of all experts in expert_dir.")) {}
 
   void Show(const ExpertCacheStats& stats) {
-    const auto raise = [](prometheus::Counter& counter, double now) {
-      counter.Increment(now - counter.Value());
-    };
-    raise(hits, static_cast<double>(stats.hits));
-    raise(misses, static_cast<double>(stats.misses));
-    raise(bytes_read, static_cast<double>(stats.bytes_read));
-    raise(read_errors, static_cast<double>(stats.read_errors));
-    raise(wait_seconds, stats.wait_s);
+    RaiseTo(hits, stats.hits);
+    RaiseTo(misses, stats.misses);
+    RaiseTo(bytes_read, stats.bytes_read);
+    RaiseTo(read_errors, stats.read_errors);
+    RaiseTo(wait_seconds, stats.wait_s);
     capacity_bytes.Set(static_cast<double>(stats.bytes_total));
     resident_bytes.Set(static_cast<double>(stats.bytes_resident));
     file_bytes.Set(static_cast<double>(stats.file_bytes));

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/kv_rows.h"
+#include "kernels/selection/page_bounds.h"
 #include "kvstore/cache/kv_split.h"
 #include "model/gguf/model_text.h"
 #include "model/load/load_model.h"
@@ -21,6 +22,9 @@ namespace {
 
 // More threads than these read memory no faster than the bus to a GPU takes it.
 constexpr int kLoadThreadsMax = 32;
+
+// A larger file would leave no memory for a layer of all its blocks, in models of few layers.
+constexpr uint64_t kFileShareMax = 16;
 
 int ThreadCount(int32_t asked) {
   if (asked > 0) return asked;
@@ -75,6 +79,46 @@ absl::StatusOr<KvRoom> RoomIn(const ModelHost::Options& options, const ModelHost
   }
   if (!options.splits_kv) return KvRoom{.blocks = together, .rows = together};
   return SplitKvMemory(layout, bytes, host.runner->max_position(), options.step_tokens);
+}
+
+// The blocks that fit the file, and the memory for those of them that are not on the disk alone.
+absl::StatusOr<DiskPager::Options> PagerOptionsFor(const ModelHost::Options& options,
+                                                   const KvLayout& layout) {
+  ASSIGN_OR_RETURN(const uint64_t memory, ParseBytes(options.kv_memory));
+  const absl::StatusOr<uint64_t> file = ParseBytes(options.kv_file.size);
+  if (!file.ok()) return Annotate(file.status(), "kv_file_size");
+  if (*file <= memory || *file / kFileShareMax > memory) {
+    return InvalidArgument(
+        "kv_file_size is {}, and kv_memory is {}; the file must be larger, and at most {} times "
+        "as large",
+        options.kv_file.size, options.kv_memory, kFileShareMax);
+  }
+  const auto blocks = static_cast<int64_t>(*file / layout.BlockStride());
+  const uint64_t bounds =
+      options.kv_file.bounds ? static_cast<uint64_t>(blocks) * PageBounds::BytesOf(layout) : 0;
+  if (bounds > memory / 2) {
+    return InvalidArgument(
+        "kv_file_size is {}, and the bounds of its pages for kv_selection take {}, more than half "
+        "of kv_memory, which is {}; lower kv_file_size or raise kv_memory",
+        options.kv_file.size, FormatBytes(bounds), options.kv_memory);
+  }
+  return DiskPager::Options{
+      .directory = options.kv_file.directory, .blocks = blocks, .memory_bytes = memory - bounds};
+}
+
+absl::Status MapPool(const ModelHost::Options& options, ModelHost& host) {
+  if (options.kv_file.directory.empty()) {
+    ASSIGN_OR_RETURN(const KvRoom room, RoomIn(options, host));
+    ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks, room.rows));
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(DiskPager::Options pager, PagerOptionsFor(options, host.layout));
+  absl::StatusOr<std::unique_ptr<DiskPager>> opened =
+      DiskPager::Create(host.layout, std::move(pager));
+  if (!opened.ok()) return Annotate(opened.status(), "kv_file_dir and kv_memory");
+  host.pager = *std::move(opened);
+  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.pager->pages()));
+  return absl::OkStatus();
 }
 
 // The index of the GPU; nullopt for the CPU.
@@ -137,6 +181,12 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "expert_memory out",
         options.expert_memory, options.device);
   }
+  if (gpu && !options.kv_file.directory.empty()) {
+    return FailedPrecondition(
+        "kv_file_dir is {}, and device is {}; pages in a file need device=cpu: leave kv_file_dir "
+        "out",
+        options.kv_file.directory, options.device);
+  }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights));
   ASSIGN_OR_RETURN(auto expert_cache, ExpertCacheFor(options));
   return Place{.gpu = gpu, .policy = policy, .expert_cache = std::move(expert_cache)};
@@ -165,9 +215,7 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;
   ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.weights.config));
-  ASSIGN_OR_RETURN(const KvRoom room, RoomIn(options, host));
-  ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks, room.rows));
-  return absl::OkStatus();
+  return MapPool(options, host);
 }
 
 absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {

@@ -5,6 +5,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "kvstore/cache/block_pool.h"
+#include "kvstore/paging/disk_pager.h"
 #include "model/forward/transformer_runner.h"
 #include "model/forward/weights.h"
 #include "worker/model/gpu_host.h"
@@ -17,9 +18,16 @@ namespace penstock {
 // A ModelHost is a checkpoint that is ready to run, and the block pool for its KV. Members are in
 // the order of construction.
 struct ModelHost {
+  // The file of the pool's pages.
+  struct KvFile {
+    std::string directory;  // empty: all pages are in memory
+    std::string size;       // "16GiB"
+    bool bounds = false;    // a part of kv_memory is for the bounds of pages (PageBounds)
+  };
   struct Options {
     std::string model;      // directory
     std::string kv_memory;  // "512MiB"
+    KvFile kv_file = {};
     int32_t block_tokens = 16;
     std::string kv_format = "bf16";
     std::string weights = "checkpoint";  // or "int8", "int4" (WeightPolicy)
@@ -57,7 +65,8 @@ struct ModelHost {
   std::unique_ptr<ThreadPool> threads;  // null: on a GPU, or shared with another host
   std::unique_ptr<TransformerRunner> cpu_runner;
   ModelRunner* runner = nullptr;
-  KvLayout layout;  // of the pool
+  KvLayout layout;                   // of the pool
+  std::unique_ptr<DiskPager> pager;  // null: all pages are in memory
   std::unique_ptr<BlockPool> pool;
 };
 

@@ -3,12 +3,7 @@
 namespace penstock {
 namespace {
 
-// Counters do not fall.
-void Raise(prometheus::Counter& counter, uint64_t value) {
-  counter.Increment(static_cast<double>(value) - counter.Value());
-}
-
-void Raise(prometheus::Gauge& gauge, uint64_t value) { gauge.Set(static_cast<double>(value)); }
+void RaiseTo(prometheus::Gauge& gauge, uint64_t value) { gauge.Set(static_cast<double>(value)); }
 
 prometheus::Counter& Hits(MetricsRegistry& registry, const std::string& tier) {
   return registry.Counter("penstock_kv_cache_hits_total",
@@ -36,10 +31,10 @@ StoreMetrics::DeviceMetrics::DeviceMetrics(MetricsRegistry& registry)
       evicted_pinned(Evictions(registry, "device", "pinned")) {}
 
 void StoreMetrics::DeviceMetrics::Show(const WorkerCacheStats& cache) {
-  Raise(hits, cache.device.hit);
-  Raise(misses, cache.missed[0]);
-  Raise(evicted, cache.device.evicted - cache.device.evicted_pinned);
-  Raise(evicted_pinned, cache.device.evicted_pinned);
+  RaiseTo(hits, cache.device.hit);
+  RaiseTo(misses, cache.missed[0]);
+  RaiseTo(evicted, cache.device.evicted - cache.device.evicted_pinned);
+  RaiseTo(evicted_pinned, cache.device.evicted_pinned);
 }
 
 StoreMetrics::TierMetrics::TierMetrics(MetricsRegistry& registry, const std::string& tier)
@@ -70,14 +65,14 @@ StoreMetrics::TierMetrics::TierMetrics(MetricsRegistry& registry, const std::str
 }
 
 void StoreMetrics::TierMetrics::Show(const TierStats& stats, uint64_t missed) {
-  Raise(bytes_total, stats.bytes_total);
-  Raise(bytes_used, stats.bytes_used);
-  Raise(blocks, stats.blocks);
-  Raise(hits, stats.hits);
-  Raise(misses, missed);
-  Raise(spills, stats.spills);
-  Raise(restores, stats.restores);
-  for (size_t i = 0; i < evictions.size(); ++i) Raise(*evictions[i], stats.evictions[i]);
+  RaiseTo(bytes_total, stats.bytes_total);
+  RaiseTo(bytes_used, stats.bytes_used);
+  RaiseTo(blocks, stats.blocks);
+  RaiseTo(hits, stats.hits);
+  RaiseTo(misses, missed);
+  RaiseTo(spills, stats.spills);
+  RaiseTo(restores, stats.restores);
+  for (size_t i = 0; i < evictions.size(); ++i) RaiseTo(*evictions[i], stats.evictions[i]);
 }
 
 StoreMetrics::Vllm::Vllm(MetricsRegistry& registry, const std::string& model_name)
@@ -141,31 +136,31 @@ StoreMetrics::StoreMetrics(MetricsRegistry& registry, const std::string& model_n
 
 void StoreMetrics::Show(const StoreStats& stats, const WorkerCacheStats& cache) {
   device.Show(cache);
-  Raise(vllm.queried, (cache.device.hit + cache.missed[0]) * block_tokens);
-  Raise(vllm.hit, cache.device.hit * block_tokens);
-  Raise(vllm.preemptions, stats.swaps_out);
+  RaiseTo(vllm.queried, (cache.device.hit + cache.missed[0]) * block_tokens);
+  RaiseTo(vllm.hit, cache.device.hit * block_tokens);
+  RaiseTo(vllm.preemptions, stats.swaps_out);
   dram.Show(stats.dram, cache.missed[1]);
   nvme.Show(stats.nvme.tier, cache.missed[2]);
-  Raise(spills_refused, stats.spills_refused);
-  Raise(spills_dropped, stats.spills_dropped);
-  Raise(demotions_dropped, stats.demotions_dropped);
-  Raise(dram_corrupt, stats.dram_corrupt);
-  Raise(swapped_blocks, stats.swap_slots);
-  Raise(swaps_out, stats.swaps_out);
-  Raise(swaps_in, stats.swaps_in);
-  Raise(swaps_refused, stats.swaps_refused);
-  Raise(nvme_bytes_admitted, stats.nvme.bytes_admitted);
-  Raise(nvme_bytes_written, stats.nvme.bytes_written);
+  RaiseTo(spills_refused, stats.spills_refused);
+  RaiseTo(spills_dropped, stats.spills_dropped);
+  RaiseTo(demotions_dropped, stats.demotions_dropped);
+  RaiseTo(dram_corrupt, stats.dram_corrupt);
+  RaiseTo(swapped_blocks, stats.swap_slots);
+  RaiseTo(swaps_out, stats.swaps_out);
+  RaiseTo(swaps_in, stats.swaps_in);
+  RaiseTo(swaps_refused, stats.swaps_refused);
+  RaiseTo(nvme_bytes_admitted, stats.nvme.bytes_admitted);
+  RaiseTo(nvme_bytes_written, stats.nvme.bytes_written);
   nvme_write_amplification.Set(stats.nvme.write_amplification());
-  Raise(nvme_corrupt, stats.nvme.corrupt);
-  Raise(nvme_torn, stats.nvme.torn);
-  Raise(nvme_read_errors, stats.nvme.read_errors);
-  Raise(nvme_write_errors, stats.nvme.write_errors);
-  Raise(nvme_late_reads, stats.nvme.late_reads);
+  RaiseTo(nvme_corrupt, stats.nvme.corrupt);
+  RaiseTo(nvme_torn, stats.nvme.torn);
+  RaiseTo(nvme_read_errors, stats.nvme.read_errors);
+  RaiseTo(nvme_write_errors, stats.nvme.write_errors);
+  RaiseTo(nvme_late_reads, stats.nvme.late_reads);
   nvme_serving.Set(stats.nvme.serving ? 1 : 0);
   nvme_writing.Set(stats.nvme.writing ? 1 : 0);
-  Raise(nvme_segments, stats.nvme.segments);
-  Raise(nvme_index_bytes, stats.nvme.index_bytes);
+  RaiseTo(nvme_segments, stats.nvme.segments);
+  RaiseTo(nvme_index_bytes, stats.nvme.index_bytes);
 }
 
 }  // namespace penstock

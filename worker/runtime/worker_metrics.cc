@@ -34,8 +34,8 @@ struct VllmGauges {
 // The guesses of one drafter.
 struct GuessCounters {
   void Show(uint64_t checked_now, uint64_t right_now) {
-    checked.Increment(static_cast<double>(checked_now) - checked.Value());
-    right.Increment(static_cast<double>(right_now) - right.Value());
+    RaiseTo(checked, checked_now);
+    RaiseTo(right, right_now);
   }
 
   prometheus::Counter& checked;
@@ -141,21 +141,17 @@ struct WorkerMetrics {
     waiting_tokens.Set(static_cast<double>(state.waiting_tokens()));
     handoffs.Set(state.handoffs());
     healthy.Set(state.phase() == v1::WorkerState::UNHEALTHY ? 0 : 1);
-    steps.Increment(static_cast<double>(state.steps()) - steps.Value());
-    moved.Increment(static_cast<double>(state.sequences_moved()) - moved.Value());
-    evicted.Increment(static_cast<double>(state.evicted_tokens()) - evicted.Value());
-    decode_evicted.Increment(static_cast<double>(state.decode_evicted_tokens()) -
-                             decode_evicted.Value());
-    compactions.Increment(static_cast<double>(state.compactions()) - compactions.Value());
-    selected.Increment(static_cast<double>(state.selected_tokens()) - selected.Value());
-    selectable.Increment(static_cast<double>(state.selectable_tokens()) - selectable.Value());
-    const auto show = [](prometheus::Counter& counter, uint64_t now) {
-      counter.Increment(static_cast<double>(now) - counter.Value());
-    };
-    show(blend_reused, state.blend_reused_tokens());
-    show(blend_recomputed, state.blend_recomputed_tokens());
-    show(blend_fallback, state.blend_fallback_tokens());
-    show(blend_filled, state.blend_filled_tokens());
+    RaiseTo(steps, state.steps());
+    RaiseTo(moved, state.sequences_moved());
+    RaiseTo(evicted, state.evicted_tokens());
+    RaiseTo(decode_evicted, state.decode_evicted_tokens());
+    RaiseTo(compactions, state.compactions());
+    RaiseTo(selected, state.selected_tokens());
+    RaiseTo(selectable, state.selectable_tokens());
+    RaiseTo(blend_reused, state.blend_reused_tokens());
+    RaiseTo(blend_recomputed, state.blend_recomputed_tokens());
+    RaiseTo(blend_fallback, state.blend_fallback_tokens());
+    RaiseTo(blend_filled, state.blend_filled_tokens());
     draft_model.Show(state.draft_model_tokens(), state.draft_model_tokens_accepted());
     mtp.Show(state.mtp_tokens(), state.mtp_tokens_accepted());
     ngram.Show(state.draft_tokens() - state.draft_model_tokens() - state.mtp_tokens(),

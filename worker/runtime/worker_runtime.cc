@@ -8,6 +8,7 @@
 #include "proto/names.h"
 #include "worker/model/draft_host.h"
 #include "worker/model/expert_metrics.h"
+#include "worker/model/paging_metrics.h"
 #include "worker/runtime/drain.h"
 #include "worker/runtime/worker_identity.h"
 #include "worker/runtime/worker_metrics.h"
@@ -41,6 +42,7 @@ absl::Status WorkerRuntime::OpenParts() {
   RETURN_IF_ERROR(OpenModels());
   AddProcessMetrics(metrics_, std::string(RoleName(options_.first_role)));
   AddExpertMetrics(metrics_, host_->weights.expert_cache.get());
+  AddPagingMetrics(metrics_, host_->pager.get());
   AddCertificateMetric(metrics_, "cluster", cluster_);
   watermark_ = std::max<int64_t>(1, host_->pool->blocks_total() / 100);
   grammars_ = std::make_unique<GrammarHost>(

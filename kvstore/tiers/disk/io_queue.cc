@@ -1,8 +1,5 @@
 #include "kvstore/tiers/disk/io_queue.h"
 
-#include <cerrno>
-#include <system_error>
-
 #include "base/log/log.h"
 
 namespace penstock {
@@ -34,23 +31,6 @@ absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name) {
   if (name == "uring") return IoBackend::kUring;
   if (name == "threads") return IoBackend::kThreads;
   return InvalidArgument("nvme_io is \"{}\"; it must be auto, uring or threads", name);
-}
-
-absl::Status ErrnoStatus(int error, const std::string& what) {
-  const std::string text = fmt::format("{}: {}", what, std::generic_category().message(error));
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return absl::ResourceExhaustedError(text);
-    case EROFS:
-    case EACCES:
-    case EPERM:
-      return absl::PermissionDeniedError(text);
-    case ENOENT:
-      return absl::NotFoundError(text);
-    default:
-      return absl::UnavailableError(text);
-  }
 }
 
 }  // namespace penstock

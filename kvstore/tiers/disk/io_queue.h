@@ -66,8 +66,4 @@ absl::StatusOr<std::unique_ptr<IoQueue>> MakeUringIoQueue();
 // "auto", "uring" or "threads".
 absl::StatusOr<IoBackend> ParseIoBackend(const std::string& name);
 
-// The status of an errno: RESOURCE_EXHAUSTED for a full disk or quota, PERMISSION_DENIED for
-// missing permission, NOT_FOUND, else UNAVAILABLE.
-absl::Status ErrnoStatus(int error, const std::string& what);
-
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #include <deque>
 #include <utility>
 
+#include "base/errno_status.h"
 #include "base/mutex.h"
 #include "kvstore/tiers/disk/io_queue.h"
 #include "kvstore/tiers/disk/io_worker.h"

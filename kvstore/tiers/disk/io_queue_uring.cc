@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/errno_status.h"
 #include "base/mutex.h"
 #include "kvstore/tiers/disk/io_queue.h"
 #include "kvstore/tiers/disk/io_worker.h"

@@ -11,6 +11,7 @@
 #include <ctime>
 #include <set>
 
+#include "base/errno_status.h"
 #include "kvstore/tiers/disk/io_queue.h"
 
 namespace penstock {

@@ -11,7 +11,7 @@
 #include <filesystem>
 
 #include "base/check.h"
-#include "kvstore/tiers/disk/io_queue.h"
+#include "base/errno_status.h"
 
 namespace penstock {
 namespace {
@@ -27,10 +27,6 @@ absl::StatusOr<OwnedFd> OpenFile(const std::string& path, int flags) {
 }
 
 }  // namespace
-
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) close(fd_);
-}
 
 DirectBuffer::DirectBuffer(size_t bytes)
     : size_((bytes + 4095) / 4096 * 4096),

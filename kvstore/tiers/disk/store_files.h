@@ -8,29 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "base/owned_fd.h"
 #include "base/status.h"
 
 namespace penstock {
-
-// A file descriptor, closed with its object.
-class OwnedFd {
- public:
-  OwnedFd() = default;
-  explicit OwnedFd(int fd) : fd_(fd) {}
-  OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  OwnedFd(const OwnedFd&) = delete;
-  OwnedFd& operator=(const OwnedFd&) = delete;
-  ~OwnedFd();
-
-  int get() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 // Zeroed memory for O_DIRECT, aligned to 4,096 bytes.
 class DirectBuffer {

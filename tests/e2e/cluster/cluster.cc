@@ -9,6 +9,7 @@
 #include "base/rpc/tls.h"
 #include "lab/fake/certificates.h"
 #include "proto/worker.grpc.pb.h"
+#include "tests/http/http_client.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 #include "tests/support/wait_until.h"
@@ -61,6 +62,12 @@ std::optional<v1::WorkerState> WorkerProcess::State(std::chrono::milliseconds pa
   if (!stream->Read(&state)) return std::nullopt;
   context.TryCancel();
   return state;
+}
+
+double WorkerProcess::Metric(const std::string& name) const {
+  const std::string text = "\n" + Ask(State()->metrics_endpoint(), "/metrics").body;
+  const size_t at = text.find("\n" + name + " ");
+  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
 }
 
 std::vector<std::string> ClusterFlags(const std::string& identity) {
@@ -223,6 +230,14 @@ bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
         return true;
       },
       patience);
+}
+
+WorkerProcess* Cluster::RunningDecoder() {
+  for (WorkerProcess& worker : decode_) {
+    const auto state = worker.State();
+    if (state.has_value() && state->running() > 0) return &worker;
+  }
+  return nullptr;
 }
 
 std::string Cluster::Logs() const {

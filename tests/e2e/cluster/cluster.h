@@ -25,6 +25,8 @@ struct WorkerProcess {
   // The worker's state now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
       std::chrono::milliseconds patience = std::chrono::seconds(2)) const;
+  // The value of a metric without labels; -1: it has none.
+  double Metric(const std::string& name) const;
 };
 
 struct RouterProcess {
@@ -79,6 +81,7 @@ class Cluster {
   const std::string& admin_endpoint() const { return router_.admin_endpoint; }
   std::vector<WorkerProcess>& prefill() { return prefill_; }
   std::vector<WorkerProcess>& decode() { return decode_; }
+  WorkerProcess* RunningDecoder();  // a decode worker that decodes now; null: none does
 
   // True when, within `patience`, every running worker has all its blocks free and no handoff open.
   bool AllBlocksFree(std::chrono::milliseconds patience);

@@ -47,6 +47,8 @@ OF_UNITS = {
     **{name: ("tests/e2e/expert_memory_test.cc", name) for name in (
         *(f"penstock_expert_{what}_total" for what in ("hits", "misses", "read_bytes", "read_errors", "wait_seconds")),
         *(f"penstock_expert_{what}_bytes" for what in ("capacity", "resident", "file")))},
+    **{f"penstock_kv_file_{name}": ("tests/e2e/kv_file_test.cc", f"penstock_kv_file_{name}") for name in (
+        "hits_total", "misses_total", "read_bytes_total", "dropped_bytes_total", "capacity_bytes", "resident_bytes", "bytes")},
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (

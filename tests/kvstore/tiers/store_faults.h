@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errno_status.h"
 #include "kvstore/tiers/disk/io_queue.h"
 #include "kvstore/tiers/disk/store_files.h"
 

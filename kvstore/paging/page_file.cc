@@ -1,0 +1,98 @@
+#include "kvstore/paging/page_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "base/bytes.h"
+#include "base/errno_status.h"
+#include "base/unnamed_file.h"
+
+namespace penstock {
+namespace {
+
+absl::Status CheckIsOnDisk(int fd, const std::string& directory) {
+  struct statfs system {};
+  if (fstatfs(fd, &system) != 0) return ErrnoStatus(errno, directory);
+  const auto magic = static_cast<unsigned long>(system.f_type);
+  if (magic != TMPFS_MAGIC && magic != RAMFS_MAGIC) return absl::OkStatus();
+  return FailedPrecondition("{} is on a file system in memory; name a directory on a disk",
+                            directory);
+}
+
+absl::Status TakeSpace(int fd, const std::string& directory, size_t bytes) {
+  if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
+  if (errno == EOPNOTSUPP) {
+    return FailedPrecondition(
+        "the file system of {} cannot take space for a file in advance; name a directory on "
+        "another one, such as ext4 or XFS",
+        directory);
+  }
+  return ErrnoStatus(errno, fmt::format("{} for a file in {}", FormatBytes(bytes), directory));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<PageFile>> PageFile::Create(const std::string& directory,
+                                                           size_t bytes) {
+  ASSIGN_OR_RETURN(OwnedFd fd, OpenUnnamedFile(directory, "pages of KV"));
+  RETURN_IF_ERROR(CheckIsOnDisk(fd.get(), directory));
+  RETURN_IF_ERROR(TakeSpace(fd.get(), directory, bytes));
+  void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (data == MAP_FAILED) {
+    return ErrnoStatus(errno, fmt::format("a file of {} in {}", FormatBytes(bytes), directory));
+  }
+  // Nothing beside what is asked for: the system would read what lies around a page, too.
+  madvise(data, bytes, MADV_RANDOM);
+  return std::unique_ptr<PageFile>(
+      new PageFile(directory, std::move(fd), static_cast<std::byte*>(data), bytes));
+}
+
+PageFile::~PageFile() { munmap(data_, bytes_); }
+
+// The system may refuse advice; the pages are then read when they are used.
+void PageFile::ReadAhead(ByteRange range) const {
+  const size_t begin = range.begin / kSystemPageBytes * kSystemPageBytes;
+  madvise(data_ + begin, range.end - begin, MADV_WILLNEED);
+}
+
+absl::Status PageFile::Write(ByteRange range, unsigned flags) const {
+  if (sync_file_range(fd_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()),
+                      flags) == 0) {
+    return absl::OkStatus();
+  }
+  return ErrnoStatus(errno, fmt::format("writing pages of KV to a file in {}", directory_));
+}
+
+absl::Status PageFile::Drop(std::span<const ByteRange> ranges) const {
+  for (const ByteRange& range : ranges) {
+    RETURN_IF_ERROR(Write(range, SYNC_FILE_RANGE_WRITE));
+  }
+  for (const ByteRange& range : ranges) {
+    RETURN_IF_ERROR(Write(
+        range, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER));
+  }
+  // A page that is used again in between stays: the system lets only those go that nobody has
+  // mapped and that equal the disk.
+  for (const ByteRange& range : ranges) {
+    madvise(data_ + range.begin, range.size(), MADV_DONTNEED);
+    posix_fadvise(fd_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()),
+                  POSIX_FADV_DONTNEED);
+  }
+  return absl::OkStatus();
+}
+
+void PageFile::Look(ByteRange range, std::vector<unsigned char>& in_memory) const {
+  const size_t pages = (range.size() + kSystemPageBytes - 1) / kSystemPageBytes;
+  in_memory.assign(pages, 1);  // where the system does not tell
+  mincore(data_ + range.begin, range.size(), in_memory.data());
+  for (unsigned char& page : in_memory) page &= 1;
+}
+
+}  // namespace penstock

@@ -1,0 +1,97 @@
+// Which pages may leave memory.
+
+#include "kvstore/paging/page_residency.h"
+
+#include <gtest/gtest.h>
+
+namespace penstock {
+namespace {
+
+// Layers of 16 KiB, four system pages, or of one and a half.
+KvLayout Layout(int32_t head_dim) { return {.layers = 3, .kv_heads = 4, .head_dim = head_dim}; }
+
+class PageResidencyTest : public testing::Test {
+ protected:
+  std::vector<ByteRange> Pass(uint32_t block) {
+    std::vector<ByteRange> leave;
+    const int64_t bytes = residency_.Pass(block, all_, leave);
+    size_t sum = 0;
+    for (const ByteRange& range : leave) sum += range.size();
+    EXPECT_EQ(bytes, static_cast<int64_t>(sum));
+    return leave;
+  }
+
+  PageResidency residency_{Layout(64), 2};
+  const std::vector<unsigned char> all_ = std::vector<unsigned char>(12, 1);
+};
+
+TEST_F(PageResidencyTest, AUnitIsReadOnceUntilItLeaves) {
+  EXPECT_TRUE(residency_.Use(1, 2));
+  EXPECT_FALSE(residency_.Use(1, 2));
+  EXPECT_EQ(residency_.bytes(), 16384);
+  EXPECT_FALSE(residency_.HasAny(0));
+  EXPECT_TRUE(residency_.HasAny(1));
+  for (int pass = 0; pass < 4; ++pass) Pass(1);
+  EXPECT_TRUE(residency_.Use(1, 2));
+}
+
+TEST_F(PageResidencyTest, WhatWasUsedOnceLeavesAtTheSecondPass) {
+  residency_.Take(1);
+  EXPECT_EQ(residency_.bytes(), 49152);
+  EXPECT_TRUE(Pass(1).empty());
+  residency_.Use(1, 1);
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 65536}, {81920, 98304}}));
+  Pass(1);  // The other layers' flags say that they are still in memory.
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+}
+
+TEST_F(PageResidencyTest, WhatNobodyToldOfLeavesAtOnce) {
+  EXPECT_EQ(Pass(0), (std::vector<ByteRange>{{0, 49152}}));
+  std::vector<unsigned char> some(12, 0);
+  some[1] = some[11] = 1;
+  std::vector<ByteRange> leave;
+  residency_.Pass(0, some, leave);
+  EXPECT_EQ(leave, (std::vector<ByteRange>{{4096, 8192}, {45056, 49152}}));
+}
+
+TEST_F(PageResidencyTest, CountsTakeThePlaceOfEstimates) {
+  residency_.Take(0);
+  residency_.Use(1, 0);
+  std::vector<unsigned char> some(12, 0);
+  some[0] = 1;
+  residency_.Count(0, some);
+  EXPECT_EQ(residency_.bytes(), 4096 + 16384);
+  residency_.Count(1, some);
+  EXPECT_EQ(residency_.bytes(), 8192);
+}
+
+TEST_F(PageResidencyTest, WhatIsUsedOftenOutlivesWhatIsUsedOnce) {
+  residency_.Take(0);
+  residency_.Take(1);
+  for (int token = 0; token < 3; ++token) residency_.Use(0, 0);
+  for (int pass = 0; pass < 7; ++pass) Pass(0), Pass(1);
+  EXPECT_FALSE(residency_.Use(0, 0));
+  EXPECT_TRUE(residency_.Use(0, 1));
+  EXPECT_TRUE(residency_.Use(1, 0));
+}
+
+// Layers of 6 KiB share system pages: each page leaves with one of them, none stays behind.
+TEST_F(PageResidencyTest, SharedPagesLeaveWithOneLayer) {
+  const KvLayout layout = Layout(24);
+  ASSERT_EQ(layout.LayerBytes(), 6144u);
+  PageResidency residency(layout, 1);
+  const std::vector<unsigned char> all(layout.BlockStride() / 4096, 1);
+  residency.Take(0);
+  std::vector<ByteRange> leave;
+  residency.Pass(0, all, leave);
+  residency.Use(0, 0);
+  residency.Pass(0, all, leave);
+  EXPECT_EQ(leave, (std::vector<ByteRange>{{4096, layout.BlockStride()}}));
+  residency.Pass(0, all, leave);
+  leave.clear();
+  residency.Pass(0, all, leave);
+  EXPECT_EQ(leave, (std::vector<ByteRange>{{0, layout.BlockStride()}}));
+}
+
+}  // namespace
+}  // namespace penstock
