@@ -35,6 +35,7 @@ void ReadKinds(GgufFields& fields, GgufTokens& tokens) {
   // Converters fill ids without a token with unused ones ("[PAD151936]").
   for (size_t id = 0; id < count; id++) {
     if (tokens.kinds[id] == GgufTokens::Kind::kUnused) tokens.spellings[id] = {};
+    if (IsTurnMarker(tokens.spellings[id])) tokens.kinds[id] = GgufTokens::Kind::kControl;
   }
 }
 

@@ -48,9 +48,9 @@ std::optional<double> GgufValue::Float(size_t i) const {
   return static_cast<double>(*integer);
 }
 
-std::optional<bool> GgufValue::Bool() const {
+std::optional<bool> GgufValue::Bool(size_t i) const {
   if (type != GgufType::kBool) return std::nullopt;
-  const auto value = NumberAt<uint8_t>(numbers, 0);
+  const auto value = NumberAt<uint8_t>(numbers, i);
   if (value > 1) return std::nullopt;
   return value == 1;
 }

@@ -2,7 +2,7 @@
 """Regenerates the GGUF files of tests/golden/logits, and what transformers computes with their
 dequantised weights in float32.
 
-    python3 tests/golden/make_gguf.py
+    python3 tests/golden/make_gguf.py [CASE ...]
 
 Runs in the environment of make_logits.py, with ggml's own package gguf, whose writer makes the
 files and whose dequantize() is the oracle of every block. Blocks of 256 elements, which the package
@@ -28,8 +28,14 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
-         "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp"}
-EXPERT = re.compile(r"mlp\.experts\.\d+\.(gate|up|down)_proj")
+         "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp",
+         "block_sparse_moe.gate": "ffn_gate_inp"}
+GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm",
+               "pre_feedforward_layernorm": "ffn_norm",
+               "post_feedforward_layernorm": "post_ffw_norm"}
+EXPERT = re.compile(r"(?:mlp|block_sparse_moe)\.experts\.(\d+)\.(gate_proj|up_proj|down_proj|w\d)")
+EXPERT_PARTS = {"gate_proj": "gate", "up_proj": "up", "down_proj": "down",
+                "w1": "gate", "w3": "up", "w2": "down"}
 
 
 def need_gguf():
@@ -41,7 +47,8 @@ def need_gguf():
 
 def cases():
     """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
-    from transformers import LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
+    from transformers import (Gemma2Config, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen2Config,
+                              Qwen3Config, Qwen3MoeConfig)
     q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
     mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
              "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
@@ -65,10 +72,28 @@ def cases():
             norm_topk_prob=True, head_dim=32, decoder_sparse_step=1, mlp_only_layers=[]),
             "qwen3moe", lambda name: "F32" if name.endswith("gate_inp") else
             "Q4_0" if name.endswith("_exps") else "Q8_0"),
+        # Layers 0, 2 and 3 have the window, as a list says.
+        "gguf_gemma3": (Gemma3TextConfig, dict(
+            make_logits.SMALL, intermediate_size=96, num_hidden_layers=4, head_dim=16,
+            query_pre_attn_scalar=16, sliding_window=11, layer_types=[
+                "sliding_attention", "full_attention", "sliding_attention", "sliding_attention"],
+            rope_theta=1e4, rope_local_base_freq=100.0,
+            rope_scaling=dict(rope_type="linear", factor=2.0)), "gemma3", lambda name: "Q8_0"),
+        "gguf_gemma2": (Gemma2Config, dict(
+            make_logits.SMALL, intermediate_size=96, num_hidden_layers=3, head_dim=24,
+            num_key_value_heads=4, query_pre_attn_scalar=24, sliding_window=11,
+            attn_logit_softcapping=4.0, final_logit_softcapping=3.0), "gemma2",
+            lambda name: "F16" if "attn" in name else "Q4_0" if "ffn" in name else "Q8_0"),
+        # Layer 1 has one tensor for each expert, as the first files of Mixtral have.
+        "gguf_mixtral": (MixtralConfig, dict(
+            make_logits.SMALL, intermediate_size=32, num_local_experts=5, num_experts_per_tok=2,
+            rope_theta=1e6, sliding_window=None), "llama",
+            lambda name: "F32" if name.endswith("gate_inp") else
+            "Q5_0" if name.endswith("_exps") else "Q8_0"),
     }
 
 
-def gguf_name(name):
+def gguf_name(name, names=NAMES):
     """The name without .weight or .bias, as GGUF files have it."""
     module = name.rsplit(".", 1)[0]
     whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -76,7 +101,7 @@ def gguf_name(name):
         return whole[module]
     layer, inside = module.removeprefix("model.layers.").split(".", 1)
     expert = EXPERT.fullmatch(inside)
-    return f"blk.{layer}.{f'ffn_{expert[1]}_exps' if expert else NAMES[inside]}"
+    return f"blk.{layer}.{f'ffn_{EXPERT_PARTS[expert[2]]}_exps' if expert else names[inside]}"
 
 
 def interleave(value, heads):
@@ -111,8 +136,19 @@ def stored_form(value, kind, factor, generator):
     return data, form, gguf.quants.dequantize(data, form)
 
 
+def describe_gemma(writer, config):
+    writer.add_sliding_window(config.sliding_window)
+    if config.model_type == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+        return
+    writer.add_sliding_window_pattern([t == "sliding_attention" for t in config.layer_types])
+    writer.add_rope_freq_base_swa(config.rope_local_base_freq)
+
+
 def describe(writer, config):
     """The metadata of the file, as llama.cpp's converter writes them."""
+    import gguf
     import torch
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
@@ -129,15 +165,24 @@ def describe(writer, config):
     writer.add_vocab_size(config.vocab_size)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    if config.model_type == "mixtral":
+        writer.add_expert_count(config.num_local_experts)
+        writer.add_expert_used_count(config.num_experts_per_tok)
     if getattr(config, "num_experts", 0):
         writer.add_expert_count(config.num_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
-    if not config.rope_scaling:
+    if config.model_type.startswith("gemma"):
+        describe_gemma(writer, config)
+    rope = config.rope_scaling if hasattr(config, "rope_scaling") else None
+    if not rope:
+        return
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
         return
     # As the converter computes the table of Llama 3.1.
     import math
-    rope = config.rope_scaling
     base, factors = config.rope_theta, []
     low = rope["original_max_position_embeddings"] / rope["low_freq_factor"]
     high = rope["original_max_position_embeddings"] / rope["high_freq_factor"]
@@ -150,6 +195,10 @@ def describe(writer, config):
     writer.add_tensor("rope_freqs.weight", torch.tensor(factors, dtype=torch.float32).numpy())
 
 
+def count_of_experts(config):
+    return getattr(config, "num_experts", 0) or config.num_local_experts
+
+
 def write_tensors(writer, model, architecture, kind_of, generator):
     """Gives the model the weights of the blocks that it writes; returns a row of each quantised one,
     for experts of the last."""
@@ -157,9 +206,12 @@ def write_tensors(writer, model, architecture, kind_of, generator):
     import numpy as np
     import torch
     config, rows, experts = model.config, {}, {}
+    names = {**NAMES, **(GEMMA_NAMES if architecture.startswith("gemma") else {})}
     for name, parameter in model.named_parameters():
         value = parameter.detach().numpy()
-        short, end = gguf_name(name), name.rsplit(".", 1)[1]
+        short, end = gguf_name(name, names), name.rsplit(".", 1)[1]
+        if "Gemma" in type(model).__name__ and value.ndim == 1:
+            value = value + np.float32(1)
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
         heads = heads.get(short.rsplit(".", 1)[-1], 0) if architecture == "llama" else 0
         kind = "F32" if value.ndim == 1 else kind_of(short)
@@ -172,9 +224,11 @@ def write_tensors(writer, model, architecture, kind_of, generator):
             rows[short] = torch.from_numpy(value[ROW % len(value)].copy())
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(value.copy()))
+        if short.startswith("blk.1.") and short.endswith("_exps") and config.model_type == "mixtral":
+            short = short.replace("_exps", "." + EXPERT.search(name)[1])
         if short.endswith("_exps"):
             experts.setdefault(short, []).append(data)
-            if len(experts[short]) < config.num_experts:
+            if len(experts[short]) < count_of_experts(config):
                 continue
             data = np.stack(experts[short])
         writer.add_tensor(f"{short}.{end}", interleave(data, heads) if heads else data, raw_dtype=form)
@@ -213,6 +267,9 @@ def make(name, case, seed):
         del expected["logits_int16"]
     save_file(expected, directory / "expected.safetensors")
     print(f"{name}: logits up to {expected['logits'].abs().max():.2f}")
+    if rows:
+        off = (expected["logits_int16"] - expected["logits_bf16_kv"]).pow(2).mean().sqrt()
+        print(f"  integers change them by {off / expected['logits'].pow(2).mean().sqrt():.1e}")
 
 
 def main():
@@ -220,6 +277,8 @@ def main():
     torch.set_num_threads(1)
     make_logits.register_bf16_kv()
     for seed, (name, case) in enumerate(cases().items()):
+        if sys.argv[1:] and name not in sys.argv[1:]:
+            continue
         make(name, case, seed + 201)
 
 

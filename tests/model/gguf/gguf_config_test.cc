@@ -119,6 +119,103 @@ TEST(GgufConfigTest, QwenWithExperts) {
   EXPECT_EQ((*config)["attention_bias"], false);
 }
 
+TEST(GgufConfigTest, Mixtral) {
+  GgufWriter writer = WithTable(LlamaMetadata());
+  writer.U32("llama.expert_count", 8);
+  EXPECT_THAT(ErrorOf(writer), HasSubstr("\"llama.expert_used_count\" is missing"));
+  writer.U32("llama.expert_used_count", 2);
+  const auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"MixtralForCausalLM"}));
+  EXPECT_EQ((*config)["num_local_experts"], 8);
+  EXPECT_EQ((*config)["num_experts_per_tok"], 2);
+  EXPECT_EQ((*config)["intermediate_size"], 48);
+}
+
+GgufWriter Gemma2Metadata() {
+  GgufWriter writer = LlamaMetadata("gemma2");
+  writer.U32("gemma2.attention.sliding_window", 16)
+      .F32("gemma2.attn_logit_softcapping", 50)
+      .F32("gemma2.final_logit_softcapping", 30);
+  return writer;
+}
+
+TEST(GgufConfigTest, Gemma2) {
+  const auto config = ConfigOf(WithTable(Gemma2Metadata()));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"Gemma2ForCausalLM"}));
+  EXPECT_EQ((*config)["hidden_activation"], "gelu_pytorch_tanh");
+  EXPECT_EQ((*config)["query_pre_attn_scalar"], 8);
+  EXPECT_EQ((*config)["sliding_window"], 16);
+  EXPECT_EQ((*config)["sliding_window_pattern"], 2);
+  EXPECT_EQ((*config)["attn_logit_softcapping"], 50.0);
+  EXPECT_EQ((*config)["final_logit_softcapping"], 30.0);
+  EXPECT_THAT(ErrorOf(WithTable(LlamaMetadata("gemma2"))),
+              HasSubstr("\"gemma2.attention.sliding_window\" is missing"));
+}
+
+TEST(GgufConfigTest, Gemma3) {
+  GgufWriter writer = WithTable(LlamaMetadata("gemma3"));
+  writer.U32("gemma3.attention.sliding_window", 16)
+      .Text("gemma3.rope.scaling.type", "linear")
+      .F32("gemma3.rope.scaling.factor", 8);
+  auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"Gemma3ForCausalLM"}));
+  EXPECT_EQ((*config)["sliding_window"], 16);
+  EXPECT_EQ((*config)["sliding_window_pattern"], 6);
+  EXPECT_EQ((*config)["rope_theta"], 500000.0);
+  EXPECT_EQ((*config)["rope_local_base_freq"], 10000.0);
+  EXPECT_EQ((*config)["rope_scaling"], nlohmann::json({{"rope_type", "linear"}, {"factor", 8.0}}));
+  writer.F32("gemma3.rope.freq_base_swa", 20000)
+      .Numbers("gemma3.attention.sliding_window_pattern", GgufType::kBool,
+               std::vector<uint8_t>{0, 1});
+  config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["rope_local_base_freq"], 20000.0);
+  EXPECT_EQ((*config)["layer_types"], nlohmann::json({"full_attention", "sliding_attention"}));
+}
+
+TEST(GgufConfigTest, Gemma3WithoutAWindow) {
+  const auto config = ConfigOf(WithTable(LlamaMetadata("gemma3")));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["sliding_window_pattern"], 1);
+  GgufWriter pattern = WithTable(LlamaMetadata("gemma3"));
+  pattern.U32("gemma3.attention.sliding_window", 16)
+      .Numbers("gemma3.attention.sliding_window_pattern", GgufType::kBool, std::vector<uint8_t>{1});
+  EXPECT_THAT(ErrorOf(pattern),
+              HasSubstr("pattern\" is an array of 1 elements, allowed is an array "
+                        "of 2 elements"));
+}
+
+// The files do not say it; the number of layers does.
+TEST(GgufConfigTest, ScoresOf27BHaveAnotherScale) {
+  for (const auto& [architecture, layers, scalar] : {std::tuple{"gemma2", 46, 168},
+                                                     {"gemma2", 42, 128},
+                                                     {"gemma3", 62, 168},
+                                                     {"gemma3", 48, 128}}) {
+    const std::string a(architecture);
+    GgufWriter writer;
+    writer.Text("general.architecture", a)
+        .U32(a + ".block_count", layers)
+        .U32(a + ".context_length", 64)
+        .U32(a + ".embedding_length", 5376)
+        .U32(a + ".feed_forward_length", 48)
+        .U32(a + ".attention.head_count", 32)
+        .U32(a + ".attention.key_length", 128)
+        .U32(a + ".attention.value_length", 128)
+        .U32(a + ".attention.sliding_window", 16)
+        .F32(a + ".attention.layer_norm_rms_epsilon", 1e-6f)
+        .F32(a + ".rope.freq_base", 1e6f);
+    if (a == "gemma2") {
+      writer.F32("gemma2.attn_logit_softcapping", 50).F32("gemma2.final_logit_softcapping", 30);
+    }
+    const auto config = ConfigOf(WithTable(writer));
+    ASSERT_TRUE(config.ok()) << config.status();
+    EXPECT_EQ((*config)["query_pre_attn_scalar"], scalar) << a << layers;
+  }
+}
+
 TEST(GgufConfigTest, EqualValuesOfLayersAreOne) {
   GgufWriter writer;
   writer.Text("general.architecture", "llama")
@@ -234,21 +331,28 @@ TEST(GgufConfigTest, RefusesOtherDivisors) {
 TEST(GgufConfigTest, EndTokensByIdAndBySpelling) {
   GgufWriter writer;
   writer.Text("general.architecture", "llama")
-      .Texts("tokenizer.ggml.tokens",
-             {"a", "<|eot_id|>", "<|im_end|>", "</s>", "<|eom_id|>", "<|end_of_text|>"})
-      .I32s("tokenizer.ggml.token_type", {1, 3, 1, 3, 3, 3})
+      .Texts("tokenizer.ggml.tokens", {"a", "<|eot_id|>", "<|im_end|>", "</s>", "<|eom_id|>",
+                                       "<|end_of_text|>", "<end_of_turn>"})
+      .I32s("tokenizer.ggml.token_type", {1, 3, 1, 3, 3, 3, 3})
       .U32("tokenizer.ggml.eos_token_id", 3)
       .U32("tokenizer.ggml.eot_token_id", 0);
   const std::string bytes = writer.Bytes();
   // <|im_end|> is an ordinary token here, which texts can spell.
-  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(0, 1, 3, 4, 5));
+  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(0, 1, 3, 4, 5, 6));
 }
 
-TEST(GgufConfigTest, HeadDimAndArchitecture) {
+TEST(GgufConfigTest, Architecture) {
   const std::string bytes = LlamaMetadata().Bytes();
-  const auto file = ParseWritten(bytes);
-  EXPECT_EQ(*GgufHeadDim(*file), 8);
-  EXPECT_EQ(*GgufArchitecture(*file), "llama");
+  EXPECT_EQ(*GgufArchitecture(*ParseWritten(bytes)), "llama");
+}
+
+// As some files of Gemma have them.
+TEST(GgufConfigTest, OrdinaryMarkersOfTurnsEndAnswers) {
+  GgufWriter writer;
+  writer.Texts("tokenizer.ggml.tokens", {"a", "<start_of_turn>", "<end_of_turn>"})
+      .I32s("tokenizer.ggml.token_type", {1, 1, 1});
+  const std::string bytes = writer.Bytes();
+  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(2));
 }
 
 struct RefusedConfig {
@@ -275,13 +379,22 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedConfig{"no_architecture", GgufWriter(),
                       "m.gguf: key \"general.architecture\" is missing"},
         RefusedConfig{
-            "architecture", LlamaMetadata("gemma3"),
-            "\"general.architecture\" is \"gemma3\", allowed is one of gpt-oss, llama, qwen2, "
-            "qwen3, qwen3moe"},
+            "architecture", LlamaMetadata("gemma"),
+            "\"general.architecture\" is \"gemma\", allowed is one of gemma2, gemma3, gpt-oss, "
+            "llama, qwen2, qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
-        RefusedConfig{"experts", Changed([](auto& w) { w.U32("llama.expert_count", 8); }),
-                      "\"llama.expert_count\" is 8, allowed is an integer from 0 to 0"},
+        RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),
+                      "\"qwen2.expert_count\" is 8, allowed is an integer from 0 to 0"},
+        RefusedConfig{"used_experts", Changed([](auto& w) { w.U32("llama.expert_used_count", 2); }),
+                      "\"llama.expert_used_count\" is 2, allowed is an integer from 0 to 0"},
+        RefusedConfig{"size_of_experts", Changed([](auto& w) {
+                        w.U32("llama.expert_count", 8)
+                            .U32("llama.expert_used_count", 2)
+                            .U32("llama.expert_feed_forward_length", 40);
+                      }),
+                      "\"llama.expert_feed_forward_length\" is 40, allowed is absent, or "
+                      "feed_forward_length (48)"},
         RefusedConfig{"unknown_key", Changed([](auto& w) { w.F32("llama.logit_scale", 2); }),
                       "\"llama.logit_scale\" is none that llama models are known to have"},
         RefusedConfig{"missing", WithTable(GgufWriter().Text("general.architecture", "llama")),
