@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include "base/printable_name.h"
 #include "model/checkpoint/checkpoint.h"
@@ -47,6 +48,21 @@ void UseGgufNames(std::string_view architecture, ModelConfig& config) {
   names.mlp_norm = "post_attention_norm";
 }
 
+// The shape of a matrix. k_b_proj and v_b_proj have one for each head, the first transposed: heads
+// follow each other.
+absl::StatusOr<std::vector<int64_t>> ShapeOf(const GgufTensor& tensor, std::string_view name,
+                                             const ModelConfig& config, const std::string& path) {
+  const LatentConfig& latent = config.latent;
+  const bool keys = name.ends_with(".k_b_proj.weight");
+  if (!keys && !name.ends_with(".v_b_proj.weight")) return tensor.shape;
+  const std::vector<int64_t> expected = {config.heads, keys ? latent.rank : latent.value_dims,
+                                         keys ? latent.plain_dims : latent.rank};
+  if (tensor.shape == expected) return std::vector<int64_t>{expected[0] * expected[1], expected[2]};
+  return InvalidArgument("{}: tensor {} has shape [{}], allowed is [{}]", path,
+                         PrintableName(tensor.name), fmt::join(tensor.shape, ", "),
+                         fmt::join(expected, ", "));
+}
+
 }  // namespace
 
 absl::Status Checkpoint::OpenGguf(const std::string& path) {
@@ -54,6 +70,8 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   const GgufFile& contents = model.contents();
   ASSIGN_OR_RETURN(const std::string architecture, GgufArchitecture(contents));
   UseGgufNames(architecture, config_);
+  config_.names.latent_halves =
+      config_.HasLatents() && contents.FindTensor("blk.0.attn_kv_b.weight") == nullptr;
   config_.norm_offset = 0;  // converters add it, in f32
   const bool has_experts = config_.experts.count > 0;
   std::vector<SafetensorsHeader> headers;
@@ -63,6 +81,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   for (const GgufTensor& tensor : contents.tensors) {
     if (IsGgufTable(tensor.name)) continue;
     ASSIGN_OR_RETURN(const std::string name, NameOf(tensor, path, architecture, has_experts));
+    ASSIGN_OR_RETURN(std::vector<int64_t> shape, ShapeOf(tensor, name, config_, path));
     auto& tensors = headers[tensor.part].tensors;
     const bool interleaved = HasInterleavedRows(architecture, tensor.name);
     places_[name] = {.shard = tensor.part,
@@ -70,7 +89,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
                      .interleaved_head = interleaved ? config_.head_dim : 0};
     tensors.push_back({.name = name,
                        .dtype = std::string(tensor.type->name),
-                       .shape = tensor.shape,
+                       .shape = std::move(shape),
                        .begin = tensor.begin,
                        .end = tensor.end});
   }

@@ -97,6 +97,10 @@ class ConfigWriter {
     for (const char* name : {"expert_count", "expert_used_count", "expert_feed_forward_length"}) {
       fields_.Int(draft_.Key(name), 0, experts_max, 0);
     }
+    const std::string multiplier = draft_.Key("rope.scaling.yarn_log_multiplier");
+    if (family_.architecture != "deepseek2" && fields_.Float(multiplier, -1e6, 1e6, 0) != 0) {
+      fields_.Fail(multiplier, "0");
+    }
     const std::string parallel = draft_.Key("use_parallel_residual");
     if (fields_.Bool(parallel, false)) fields_.Fail(parallel, "false");
   }

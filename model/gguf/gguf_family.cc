@@ -70,12 +70,23 @@ void WriteGptOss(GgufDraft& draft) {
   (*scaling)["truncate"] = false;
 }
 
+constexpr std::string_view kDeepseekKeys[] = {
+    "attention.key_length_mla",   "attention.kv_lora_rank",   "attention.q_lora_rank",
+    "attention.value_length_mla", "expert_gating_func",       "expert_group_count",
+    "expert_group_used_count",    "expert_shared_count",      "expert_weights_norm",
+    "expert_weights_scale",       "leading_dense_block_count"};
 constexpr std::string_view kGemma2Keys[] = {"attention.sliding_window_pattern",
                                             "attn_logit_softcapping", "final_logit_softcapping"};
 constexpr std::string_view kGemma3Keys[] = {"attention.sliding_window_pattern",
                                             "rope.freq_base_swa"};
 
 constexpr GgufFamily kFamilies[] = {
+    {.architecture = "deepseek2",
+     .hugging_face = "DeepseekV2ForCausalLM",
+     .keys = kDeepseekKeys,
+     .experts = true,
+     .read_heads = ReadLatentHeads,
+     .write = WriteDeepseek},
     {.architecture = "gemma2",
      .hugging_face = "Gemma2ForCausalLM",
      .keys = kGemma2Keys,

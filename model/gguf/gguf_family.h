@@ -53,6 +53,9 @@ absl::StatusOr<const GgufFamily*> FindGgufFamily(const GgufFile& file);
 // For read_heads: the keys of queries, keys, values and rotation must agree on the size.
 int64_t ReadEqualHeads(GgufDraft& draft);
 
+// gguf_deepseek.cc
+int64_t ReadLatentHeads(GgufDraft& draft);
+void WriteDeepseek(GgufDraft& draft);
 // gguf_gemma.cc
 void WriteGemma2(GgufDraft& draft);
 void WriteGemma3(GgufDraft& draft);

@@ -29,7 +29,13 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
          "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
          "post_attention_layernorm": "ffn_norm", "mlp.gate": "ffn_gate_inp",
-         "block_sparse_moe.gate": "ffn_gate_inp"}
+         "block_sparse_moe.gate": "ffn_gate_inp", "self_attn.q_a_proj": "attn_q_a",
+         "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
+         "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
+         "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+         "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_experts.up_proj": "ffn_up_shexp",
+         "mlp.shared_experts.down_proj": "ffn_down_shexp"}
 GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm",
                "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm"}
@@ -47,8 +53,8 @@ def need_gguf():
 
 def cases():
     """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
-    from transformers import (Gemma2Config, Gemma3TextConfig, LlamaConfig, MixtralConfig, Qwen2Config,
-                              Qwen3Config, Qwen3MoeConfig)
+    from transformers import (DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig,
+                              LlamaConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
     q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
     mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
              "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
@@ -59,6 +65,15 @@ def cases():
     llama3 = dict(rope_theta=500000.0, rope_scaling=dict(
         rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
         original_max_position_embeddings=8192))
+    latents = dict(
+        make_logits.SMALL, intermediate_size=96, num_key_value_heads=4, max_position_embeddings=520,
+        rope_theta=100.0, rms_norm_eps=1e-6, kv_lora_rank=32, qk_nope_head_dim=32,
+        qk_rope_head_dim=16, v_head_dim=16, moe_intermediate_size=32, num_hidden_layers=2,
+        first_k_dense_replace=1)
+    yarn = dict(type="yarn", factor=40.0, original_max_position_embeddings=13, beta_fast=2.0,
+                beta_slow=0.1)
+    experts = lambda name: ("F32" if name.endswith("gate_inp") else  # noqa: E731
+                            "Q4_0" if name.endswith("_exps") else "Q8_0")
     return {
         "gguf_f16": (LlamaConfig, llama3, "llama", lambda name: "F16"),
         "gguf_q4_0": (LlamaConfig, dict(intermediate_size=128), "llama",
@@ -90,6 +105,16 @@ def cases():
             rope_theta=1e6, sliding_window=None), "llama",
             lambda name: "F32" if name.endswith("gate_inp") else
             "Q5_0" if name.endswith("_exps") else "Q8_0"),
+        # As older files, with attn_kv_b and without groups.
+        "gguf_deepseek_v2_lite": (DeepseekV2Config, dict(
+            latents, q_lora_rank=None, n_routed_experts=8, num_experts_per_tok=3, n_shared_experts=2,
+            routed_scaling_factor=1.0, rope_scaling=dict(yarn, mscale=0.707, mscale_all_dim=0.707)),
+            "deepseek2", experts),
+        # As newer files, with attn_k_b and attn_v_b.
+        "gguf_deepseek_v3": (DeepseekV3Config, dict(
+            latents, q_lora_rank=64, n_routed_experts=12, num_experts_per_tok=4, n_shared_experts=1,
+            n_group=3, topk_group=2, routed_scaling_factor=1.5, norm_topk_prob=True,
+            rope_scaling=dict(yarn, mscale=0.8, mscale_all_dim=0.8)), "deepseek2", experts),
     }
 
 
@@ -146,6 +171,55 @@ def describe_gemma(writer, config):
     writer.add_rope_freq_base_swa(config.rope_local_base_freq)
 
 
+def stored_row(name, config):
+    """The row of the file that is row ROW in memory. Pairs of DeepSeek's rotated dimensions lie side
+    by side in the file, and in two halves in memory."""
+    if not name.endswith("attn_q") or not hasattr(config, "kv_lora_rank"):
+        return ROW
+    plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
+    at = ROW % (plain + rotated) - plain
+    return ROW if at < 0 else ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
+
+
+def has_halves(config):
+    return config.model_type == "deepseek_v3"
+
+
+def describe_deepseek(writer, config):
+    import gguf
+    heads = config.qk_nope_head_dim + config.qk_rope_head_dim, config.v_head_dim
+    if has_halves(config):
+        writer.add_head_count_kv(1)
+        writer.add_key_length(config.kv_lora_rank + config.qk_rope_head_dim)
+        writer.add_value_length(config.kv_lora_rank)
+        writer.add_key_length_mla(heads[0])
+        writer.add_value_length_mla(heads[1])
+        writer.add_q_lora_rank(config.q_lora_rank)
+        writer.add_expert_group_count(config.n_group)
+        writer.add_expert_group_used_count(config.topk_group)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(True)
+    else:
+        writer.add_head_count_kv(config.num_key_value_heads)
+        writer.add_key_length(heads[0])
+        writer.add_value_length(heads[1])
+    writer.add_kv_lora_rank(config.kv_lora_rank)
+    writer.add_rope_dimension_count(config.qk_rope_head_dim)
+    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    writer.add_expert_shared_count(config.n_shared_experts)
+    writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    writer.add_expert_weights_scale(config.routed_scaling_factor)
+    rope = config.rope_scaling
+    writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+    writer.add_rope_scaling_factor(rope["factor"])
+    writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+    writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+    writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
 def describe(writer, config):
     """The metadata of the file, as llama.cpp's converter writes them."""
     import gguf
@@ -155,16 +229,18 @@ def describe(writer, config):
     writer.add_embedding_length(config.hidden_size)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    writer.add_key_length(size)
-    writer.add_value_length(size)
-    writer.add_rope_dimension_count(size)
     writer.add_rope_freq_base(config.rope_theta)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
+    if config.model_type.startswith("deepseek"):
+        return describe_deepseek(writer, config)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    writer.add_key_length(size)
+    writer.add_value_length(size)
+    writer.add_rope_dimension_count(size)
     if config.model_type == "mixtral":
         writer.add_expert_count(config.num_local_experts)
         writer.add_expert_used_count(config.num_experts_per_tok)
@@ -196,7 +272,27 @@ def describe(writer, config):
 
 
 def count_of_experts(config):
-    return getattr(config, "num_experts", 0) or config.num_local_experts
+    return next(getattr(config, name) for name in (
+        "num_experts", "num_local_experts", "n_routed_experts") if hasattr(config, name))
+
+
+def write_halves(writer, layer, parameter, config, generator):
+    """kv_b_proj as newer files have it: matrices of the heads, of which those of keys are
+    transposed. Gives the model the weights, as a worker rounds them."""
+    import numpy as np
+    import torch
+    heads, rank, keys = config.num_attention_heads, config.kv_lora_rank, config.qk_nope_head_dim
+    whole = parameter.detach().numpy().reshape(heads, -1, rank)
+    parts = []
+    for name, part in (("attn_k_b", whole[:, :keys].swapaxes(1, 2)), ("attn_v_b", whole[:, keys:])):
+        flat = np.ascontiguousarray(part).reshape(-1, part.shape[2])
+        data, form, value = stored_form(flat, "Q8_0", 1.0, generator)
+        writer.add_tensor(f"blk.{layer}.{name}.weight", data.reshape(heads, part.shape[1], -1),
+                          raw_dtype=form)
+        parts.append(value.reshape(part.shape))
+    both = np.concatenate([parts[0].swapaxes(1, 2), parts[1]], axis=1).reshape(-1, rank)
+    with torch.no_grad():
+        parameter.copy_(torch.from_numpy(both).to(torch.bfloat16).float())
 
 
 def write_tensors(writer, model, architecture, kind_of, generator):
@@ -212,6 +308,9 @@ def write_tensors(writer, model, architecture, kind_of, generator):
         short, end = gguf_name(name, names), name.rsplit(".", 1)[1]
         if "Gemma" in type(model).__name__ and value.ndim == 1:
             value = value + np.float32(1)
+        if short.endswith("attn_kv_b") and has_halves(config):
+            write_halves(writer, short.split(".")[1], parameter, config, generator)
+            continue
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
         heads = heads.get(short.rsplit(".", 1)[-1], 0) if architecture == "llama" else 0
         kind = "F32" if value.ndim == 1 else kind_of(short)
@@ -221,7 +320,10 @@ def write_tensors(writer, model, architecture, kind_of, generator):
         else:
             sharp = 1.6 if short.endswith(("attn_q", "attn_k")) else 1.0
             data, form, value = stored_form(value, kind, sharp * 16 / value.shape[1] ** 0.5, generator)
-            rows[short] = torch.from_numpy(value[ROW % len(value)].copy())
+            if short.endswith("attn_kv_b"):  # a worker rounds it, as it cuts it up
+                value = torch.from_numpy(value).to(torch.bfloat16).float().numpy()
+            else:
+                rows[short] = torch.from_numpy(value[stored_row(short, config) % len(value)].copy())
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(value.copy()))
         if short.startswith("blk.1.") and short.endswith("_exps") and config.model_type == "mixtral":
@@ -232,6 +334,9 @@ def write_tensors(writer, model, architecture, kind_of, generator):
                 continue
             data = np.stack(experts[short])
         writer.add_tensor(f"{short}.{end}", interleave(data, heads) if heads else data, raw_dtype=form)
+    for name, bias in model.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            writer.add_tensor(f"blk.{name.split('.')[2]}.exp_probs_b.bias", bias.numpy())
     return rows
 
 
@@ -246,6 +351,7 @@ def make(name, case, seed):
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
     make_logits.draw_weights(model, generator)
+    make_logits.scale_scores(model)
     model.tie_weights()
     directory = make_logits.ROOT / "tests" / "golden" / "logits" / name
     directory.mkdir(parents=True, exist_ok=True)

@@ -380,8 +380,8 @@ INSTANTIATE_TEST_SUITE_P(
                       "m.gguf: key \"general.architecture\" is missing"},
         RefusedConfig{
             "architecture", LlamaMetadata("gemma"),
-            "\"general.architecture\" is \"gemma\", allowed is one of gemma2, gemma3, gpt-oss, "
-            "llama, qwen2, qwen3, qwen3moe"},
+            "\"general.architecture\" is \"gemma\", allowed is one of deepseek2, gemma2, gemma3, "
+            "gpt-oss, llama, qwen2, qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),

@@ -252,7 +252,8 @@ INSTANTIATE_TEST_SUITE_P(
                          "\"tokenizer.ggml.pre\" is missing"},
         RefusedTokenizer{"pre", ByteLevelWriter("default"),
                          "\"tokenizer.ggml.pre\" is \"default\", allowed is one of "
-                         "deepseek-coder, deepseek-r1-qwen"},
+                         "deepseek-coder, deepseek-llm, "
+                         "deepseek-r1-qwen"},
         RefusedTokenizer{"table",
                          With(ScoredWriter(),
                               [](auto& w) {
