@@ -48,10 +48,13 @@ void UseGgufNames(std::string_view architecture, ModelConfig& config) {
   names.mlp_norm = "post_attention_norm";
 }
 
-// The shape of a matrix. k_b_proj and v_b_proj have one for each head, the first transposed: heads
-// follow each other.
+// The shape of a matrix. The gate of an expert that all tokens use is a vector in files. k_b_proj
+// and v_b_proj have one for each head, the first transposed: heads follow each other.
 absl::StatusOr<std::vector<int64_t>> ShapeOf(const GgufTensor& tensor, std::string_view name,
                                              const ModelConfig& config, const std::string& path) {
+  if (name.ends_with(".shared_experts_gate.weight") && tensor.shape.size() == 1) {
+    return std::vector<int64_t>{1, tensor.shape[0]};
+  }
   const LatentConfig& latent = config.latent;
   const bool keys = name.ends_with(".k_b_proj.weight");
   if (!keys && !name.ends_with(".v_b_proj.weight")) return tensor.shape;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
+#include <utility>
 
 #include "base/printable_name.h"
 
@@ -33,6 +34,10 @@ void WriteMixtral(GgufDraft& draft) {
 
 // Which matrices of an MLP have a bias follows from the tensors. The loader finds out if layers
 // differ.
+void WriteMlpBias(GgufDraft& draft) {
+  draft.json["mlp_bias"] = draft.file.FindTensor("blk.0.ffn_gate.bias") != nullptr;
+}
+
 void WriteLlama(GgufDraft& draft) {
   RefuseWindow(draft);
   const int64_t experts = draft.fields.Int(draft.Key("expert_count"), 0, GgufDraft::kMaxNumber, 0);
@@ -40,7 +45,7 @@ void WriteLlama(GgufDraft& draft) {
   for (const char* name : {"expert_used_count", "expert_feed_forward_length"}) {
     draft.fields.Int(draft.Key(name), 0, 0, 0);
   }
-  draft.json["mlp_bias"] = draft.file.FindTensor("blk.0.ffn_gate.bias") != nullptr;
+  WriteMlpBias(draft);
 }
 
 void WriteQwen2(GgufDraft& draft) {
@@ -56,6 +61,34 @@ void WriteQwen3Moe(GgufDraft& draft) {
   draft.json["num_experts_per_tok"] = draft.Positive("expert_used_count");
   draft.json["moe_intermediate_size"] = draft.Positive("expert_feed_forward_length");
   draft.json["norm_topk_prob"] = true;
+}
+
+// As Qwen3-MoE, with an expert that all tokens use, and without the sum.
+void WriteQwen2Moe(GgufDraft& draft) {
+  WriteQwen2(draft);
+  draft.json["num_experts"] = draft.Positive("expert_count");
+  draft.json["num_experts_per_tok"] = draft.Positive("expert_used_count");
+  draft.json["moe_intermediate_size"] = draft.Positive("expert_feed_forward_length");
+  draft.json["shared_expert_intermediate_size"] =
+      draft.Positive("expert_shared_feed_forward_length");
+  draft.json["norm_topk_prob"] = false;
+}
+
+// Files have the multipliers under other names. rope.scaling.finetuned is false in models without
+// rotation.
+void WriteGranite(GgufDraft& draft) {
+  RefuseWindow(draft);
+  WriteMlpBias(draft);
+  const std::pair<const char*, const char*> kMultipliers[] = {
+      {"attention.scale", "attention_multiplier"},
+      {"embedding_scale", "embedding_multiplier"},
+      {"residual_scale", "residual_multiplier"},
+      {"logit_scale", "logits_scaling"}};
+  for (const auto& [name, field] : kMultipliers) {
+    draft.json[field] = draft.fields.Float(draft.Key(name), 1e-6, 1e4);
+  }
+  const std::string rotates = draft.Key("rope.scaling.finetuned");
+  if (!draft.fields.Bool(rotates, true)) draft.fields.Fail(rotates, "true");
 }
 
 // Files do not say which layers have the window, where a gate is clamped and that YaRN's ramp is
@@ -80,6 +113,10 @@ constexpr std::string_view kGemma2Keys[] = {"attention.sliding_window_pattern",
 constexpr std::string_view kGemma3Keys[] = {"attention.sliding_window_pattern",
                                             "rope.freq_base_swa"};
 
+constexpr std::string_view kGraniteKeys[] = {"attention.scale", "embedding_scale", "logit_scale",
+                                             "residual_scale"};
+constexpr std::string_view kQwen2MoeKeys[] = {"expert_shared_feed_forward_length"};
+
 constexpr GgufFamily kFamilies[] = {
     {.architecture = "deepseek2",
      .hugging_face = "DeepseekV2ForCausalLM",
@@ -102,6 +139,11 @@ constexpr GgufFamily kFamilies[] = {
      .experts = true,
      .read_heads = ReadEqualHeads,
      .write = WriteGptOss},
+    {.architecture = "granite",
+     .hugging_face = "GraniteForCausalLM",
+     .keys = kGraniteKeys,
+     .read_heads = ReadEqualHeads,
+     .write = WriteGranite},
     {.architecture = "llama",
      .hugging_face = "LlamaForCausalLM",
      .experts = true,
@@ -111,6 +153,12 @@ constexpr GgufFamily kFamilies[] = {
      .hugging_face = "Qwen2ForCausalLM",
      .read_heads = ReadEqualHeads,
      .write = WriteQwen2},
+    {.architecture = "qwen2moe",
+     .hugging_face = "Qwen2MoeForCausalLM",
+     .keys = kQwen2MoeKeys,
+     .experts = true,
+     .read_heads = ReadEqualHeads,
+     .write = WriteQwen2Moe},
     {.architecture = "qwen3",
      .hugging_face = "Qwen3ForCausalLM",
      .read_heads = ReadEqualHeads,

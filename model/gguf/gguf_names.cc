@@ -18,7 +18,7 @@ constexpr std::array<NamePair, 3> kOuter = {{{"token_embd.weight", "model.embed_
                                              {"output.weight", "lm_head.weight"}}};
 
 // Modules of a layer; ".weight" or ".bias" follows.
-constexpr std::array<NamePair, 29> kModules = {
+constexpr std::array<NamePair, 30> kModules = {
     {{"attn_norm", "input_layernorm"},
      {"attn_q", "self_attn.q_proj"},
      {"attn_k", "self_attn.k_proj"},
@@ -45,6 +45,7 @@ constexpr std::array<NamePair, 29> kModules = {
      {"ffn_gate_exps", "mlp.experts.gate_proj"},
      {"ffn_up_exps", "mlp.experts.up_proj"},
      {"ffn_down_exps", "mlp.experts.down_proj"},
+     {"ffn_gate_inp_shexp", "mlp.shared_experts_gate"},
      {"ffn_gate_shexp", "mlp.shared_experts.gate_proj"},
      {"ffn_up_shexp", "mlp.shared_experts.up_proj"},
      {"ffn_down_shexp", "mlp.shared_experts.down_proj"}}};
@@ -135,7 +136,7 @@ std::optional<std::string> GgufName(std::string_view hugging_face_name) {
 
 bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_name) {
   const auto parts = SplitLayerName(gguf_name, kGgufLayer);
-  if (architecture != "llama" || !parts) return false;
+  if ((architecture != "llama" && architecture != "granite") || !parts) return false;
   const std::string_view module = parts->inside.substr(0, parts->inside.rfind('.'));
   return module == "attn_q" || module == "attn_k";
 }

@@ -17,7 +17,7 @@ std::optional<std::string> HuggingFaceName(std::string_view gguf_name);
 std::optional<std::string> GgufName(std::string_view hugging_face_name);
 
 // True for the weights and biases of queries and keys, whose rows are pairs in files of
-// architecture llama (Checkpoint::Tensor::interleaved_head).
+// architectures llama and granite (Checkpoint::Tensor::interleaved_head).
 bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_name);
 
 // True for tables that GgufConfigJson reads and the checkpoint does not have ("rope_freqs.weight").

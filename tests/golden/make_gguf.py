@@ -35,7 +35,11 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
          "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
          "mlp.shared_experts.up_proj": "ffn_up_shexp",
-         "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+         "mlp.shared_experts.down_proj": "ffn_down_shexp",
+         "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+         "mlp.shared_expert.up_proj": "ffn_up_shexp",
+         "mlp.shared_expert.down_proj": "ffn_down_shexp",
+         "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
 GEMMA_NAMES = {"post_attention_layernorm": "post_attention_norm",
                "pre_feedforward_layernorm": "ffn_norm",
                "post_feedforward_layernorm": "post_ffw_norm"}
@@ -54,7 +58,8 @@ def need_gguf():
 def cases():
     """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
     from transformers import (DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig,
-                              LlamaConfig, MixtralConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig)
+                              GraniteConfig, LlamaConfig, MixtralConfig, Qwen2Config,
+                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
     q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
     mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
              "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
@@ -72,7 +77,7 @@ def cases():
         first_k_dense_replace=1)
     yarn = dict(type="yarn", factor=40.0, original_max_position_embeddings=13, beta_fast=2.0,
                 beta_slow=0.1)
-    experts = lambda name: ("F32" if name.endswith("gate_inp") else  # noqa: E731
+    experts = lambda name: ("F32" if "gate_inp" in name else  # noqa: E731
                             "Q4_0" if name.endswith("_exps") else "Q8_0")
     return {
         "gguf_f16": (LlamaConfig, llama3, "llama", lambda name: "F16"),
@@ -115,6 +120,13 @@ def cases():
             latents, q_lora_rank=64, n_routed_experts=12, num_experts_per_tok=4, n_shared_experts=1,
             n_group=3, topk_group=2, routed_scaling_factor=1.5, norm_topk_prob=True,
             rope_scaling=dict(yarn, mscale=0.8, mscale_all_dim=0.8)), "deepseek2", experts),
+        "gguf_granite": (GraniteConfig, dict(
+            make_logits.SMALL, intermediate_size=96, tie_word_embeddings=True,
+            embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.4,
+            logits_scaling=5.0), "granite", lambda name: "Q5_1"),
+        "gguf_qwen2_moe": (Qwen2MoeConfig, dict(
+            make_logits.SMALL, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32,
+            shared_expert_intermediate_size=64, norm_topk_prob=False), "qwen2moe", experts),
     }
 
 
@@ -250,6 +262,13 @@ def describe(writer, config):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     if config.model_type.startswith("gemma"):
         describe_gemma(writer, config)
+    if config.model_type == "granite":
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
+    if hasattr(config, "shared_expert_intermediate_size"):
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     rope = config.rope_scaling if hasattr(config, "rope_scaling") else None
     if not rope:
         return
@@ -312,7 +331,8 @@ def write_tensors(writer, model, architecture, kind_of, generator):
             write_halves(writer, short.split(".")[1], parameter, config, generator)
             continue
         heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-        heads = heads.get(short.rsplit(".", 1)[-1], 0) if architecture == "llama" else 0
+        pairs = architecture in ("llama", "granite")
+        heads = heads.get(short.rsplit(".", 1)[-1], 0) if pairs else 0
         kind = "F32" if value.ndim == 1 else kind_of(short)
         form = gguf.GGMLQuantizationType[kind]
         if kind in ("F32", "F16"):
@@ -326,6 +346,8 @@ def write_tensors(writer, model, architecture, kind_of, generator):
                 rows[short] = torch.from_numpy(value[stored_row(short, config) % len(value)].copy())
             with torch.no_grad():
                 parameter.copy_(torch.from_numpy(value.copy()))
+        if short.endswith("ffn_gate_inp_shexp"):
+            data = data[0]
         if short.startswith("blk.1.") and short.endswith("_exps") and config.model_type == "mixtral":
             short = short.replace("_exps", "." + EXPERT.search(name)[1])
         if short.endswith("_exps"):

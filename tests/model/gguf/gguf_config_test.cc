@@ -119,6 +119,40 @@ TEST(GgufConfigTest, QwenWithExperts) {
   EXPECT_EQ((*config)["attention_bias"], false);
 }
 
+TEST(GgufConfigTest, Granite) {
+  GgufWriter writer = WithTable(LlamaMetadata("granite"));
+  EXPECT_THAT(ErrorOf(writer), HasSubstr("\"granite.attention.scale\" is missing"));
+  writer.F32("granite.attention.scale", 0.0625f)
+      .F32("granite.embedding_scale", 12)
+      .F32("granite.residual_scale", 0.25f)
+      .F32("granite.logit_scale", 8);
+  const auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"GraniteForCausalLM"}));
+  EXPECT_EQ((*config)["attention_multiplier"], 0.0625);
+  EXPECT_EQ((*config)["embedding_multiplier"], 12.0);
+  EXPECT_EQ((*config)["residual_multiplier"], 0.25);
+  EXPECT_EQ((*config)["logits_scaling"], 8.0);
+  EXPECT_THAT(ErrorOf(writer.Bool("granite.rope.scaling.finetuned", false)),
+              HasSubstr("\"granite.rope.scaling.finetuned\" is false, allowed is true"));
+}
+
+TEST(GgufConfigTest, Qwen2WithExperts) {
+  GgufWriter writer = WithTable(LlamaMetadata("qwen2moe"));
+  writer.U32("qwen2moe.expert_count", 8)
+      .U32("qwen2moe.expert_used_count", 2)
+      .U32("qwen2moe.expert_feed_forward_length", 24);
+  EXPECT_THAT(ErrorOf(writer),
+              HasSubstr("\"qwen2moe.expert_shared_feed_forward_length\" is missing"));
+  writer.U32("qwen2moe.expert_shared_feed_forward_length", 40);
+  const auto config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"Qwen2MoeForCausalLM"}));
+  EXPECT_EQ((*config)["shared_expert_intermediate_size"], 40);
+  EXPECT_EQ((*config)["moe_intermediate_size"], 24);
+  EXPECT_EQ((*config)["norm_topk_prob"], false);
+}
+
 TEST(GgufConfigTest, Mixtral) {
   GgufWriter writer = WithTable(LlamaMetadata());
   writer.U32("llama.expert_count", 8);
@@ -381,7 +415,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedConfig{
             "architecture", LlamaMetadata("gemma"),
             "\"general.architecture\" is \"gemma\", allowed is one of deepseek2, gemma2, gemma3, "
-            "gpt-oss, llama, qwen2, qwen3, qwen3moe"},
+            "gpt-oss, granite, llama, qwen2, qwen2moe, qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),

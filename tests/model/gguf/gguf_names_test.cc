@@ -35,6 +35,7 @@ constexpr Names kNames[] = {
     {"blk.7.ffn_gate.0.weight", "model.layers.7.mlp.experts.0.gate_proj.weight"},
     {"blk.7.ffn_down.63.weight", "model.layers.7.mlp.experts.63.down_proj.weight"},
     {"blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"},
+    {"blk.7.ffn_gate_inp_shexp.weight", "model.layers.7.mlp.shared_experts_gate.weight"},
     {"blk.7.exp_probs_b.bias", "model.layers.7.mlp.router.e_score_correction_bias"},
     {"blk.7.post_ffw_norm.weight", "model.layers.7.post_ffw_norm.weight"},
     {"blk.7.attn_q_a.weight", "model.layers.7.self_attn.q_a_proj.weight"},
@@ -84,9 +85,10 @@ TEST(GgufNamesTest, OthersHaveNone) {
   }
 }
 
-TEST(GgufNamesTest, OnlyLlamaHasInterleavedRows) {
+TEST(GgufNamesTest, LlamaAndGraniteHaveInterleavedRows) {
   for (const char* name : {"blk.0.attn_q.weight", "blk.3.attn_k.weight", "blk.0.attn_q.bias"}) {
     EXPECT_TRUE(HasInterleavedRows("llama", name)) << name;
+    EXPECT_TRUE(HasInterleavedRows("granite", name)) << name;
     EXPECT_FALSE(HasInterleavedRows("qwen2", name)) << name;
     EXPECT_FALSE(HasInterleavedRows("qwen3", name)) << name;
   }
