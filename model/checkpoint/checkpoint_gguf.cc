@@ -38,6 +38,7 @@ void UseExpertNames(LayerNames& names) {
 void UseGgufNames(std::string_view architecture, ModelConfig& config) {
   LayerNames& names = config.names;
   if (config.experts.count > 0) UseExpertNames(names);
+  if (!names.gate_up.empty()) names.gate_up = names.up;
   if (!names.mlp_output_norm.empty()) {
     names.attention_output_norm = "post_attention_norm";
     names.mlp_norm = LayerNames().mlp_norm;
@@ -82,7 +83,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
     headers.push_back({.data_begin = part.data_begin});
   }
   for (const GgufTensor& tensor : contents.tensors) {
-    if (IsGgufTable(tensor.name)) continue;
+    if (IsGgufTable(architecture, tensor.name)) continue;
     ASSIGN_OR_RETURN(const std::string name, NameOf(tensor, path, architecture, has_experts));
     ASSIGN_OR_RETURN(std::vector<int64_t> shape, ShapeOf(tensor, name, config_, path));
     auto& tensors = headers[tensor.part].tensors;

@@ -179,6 +179,8 @@ bool IsTurnMarker(std::string_view spelling) {
 
 absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
   GgufFields fields(file);
+  // In gpt-oss it ends a part of an answer.
+  const bool ends_with_end = fields.String("general.architecture", 64, "") == "phi3";
   std::set<int64_t> ids;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
@@ -191,7 +193,10 @@ absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
     const size_t count = std::min(tokens->strings.size(), types->count);
     for (size_t i = 0; i < count; i++) {
       if (types->Int(i) != kControlToken && !IsTurnMarker(tokens->strings[i])) continue;
-      if (std::ranges::find(kEndSpellings, tokens->strings[i]) == kEndSpellings.end()) continue;
+      if (std::ranges::find(kEndSpellings, tokens->strings[i]) == kEndSpellings.end() &&
+          !(ends_with_end && tokens->strings[i] == "<|end|>")) {
+        continue;
+      }
       ids.insert(static_cast<int64_t>(i));
     }
   }

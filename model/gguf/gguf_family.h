@@ -59,5 +59,8 @@ void WriteDeepseek(GgufDraft& draft);
 // gguf_gemma.cc
 void WriteGemma2(GgufDraft& draft);
 void WriteGemma3(GgufDraft& draft);
+// gguf_phi.cc
+int64_t ReadPartlyRotatedHeads(GgufDraft& draft);
+void WritePhi3(GgufDraft& draft);
 
 }  // namespace penstock

@@ -18,11 +18,12 @@ constexpr std::array<NamePair, 3> kOuter = {{{"token_embd.weight", "model.embed_
                                              {"output.weight", "lm_head.weight"}}};
 
 // Modules of a layer; ".weight" or ".bias" follows.
-constexpr std::array<NamePair, 30> kModules = {
+constexpr std::array<NamePair, 31> kModules = {
     {{"attn_norm", "input_layernorm"},
      {"attn_q", "self_attn.q_proj"},
      {"attn_k", "self_attn.k_proj"},
      {"attn_v", "self_attn.v_proj"},
+     {"attn_qkv", "self_attn.qkv_proj"},
      {"attn_output", "self_attn.o_proj"},
      {"attn_q_norm", "self_attn.q_norm"},
      {"attn_k_norm", "self_attn.k_norm"},
@@ -141,6 +142,10 @@ bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_nam
   return module == "attn_q" || module == "attn_k";
 }
 
-bool IsGgufTable(std::string_view gguf_name) { return gguf_name == "rope_freqs.weight"; }
+bool IsGgufTable(std::string_view architecture, std::string_view gguf_name) {
+  if (gguf_name == "rope_freqs.weight") return true;
+  return architecture == "phi3" &&
+         (gguf_name == "rope_factors_long.weight" || gguf_name == "rope_factors_short.weight");
+}
 
 }  // namespace penstock

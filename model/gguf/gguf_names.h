@@ -21,6 +21,6 @@ std::optional<std::string> GgufName(std::string_view hugging_face_name);
 bool HasInterleavedRows(std::string_view architecture, std::string_view gguf_name);
 
 // True for tables that GgufConfigJson reads and the checkpoint does not have ("rope_freqs.weight").
-bool IsGgufTable(std::string_view gguf_name);
+bool IsGgufTable(std::string_view architecture, std::string_view gguf_name);
 
 }  // namespace penstock

@@ -33,6 +33,7 @@ NAMES = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.
          "self_attn.q_a_layernorm": "attn_q_a_norm", "self_attn.q_b_proj": "attn_q_b",
          "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
          "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
+         "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
          "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
          "mlp.shared_experts.up_proj": "ffn_up_shexp",
          "mlp.shared_experts.down_proj": "ffn_down_shexp",
@@ -58,8 +59,8 @@ def need_gguf():
 def cases():
     """name: (config class, changes, architecture, the block type of a tensor by its GGUF name)"""
     from transformers import (DeepseekV2Config, DeepseekV3Config, Gemma2Config, Gemma3TextConfig,
-                              GraniteConfig, LlamaConfig, MixtralConfig, Qwen2Config,
-                              Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
+                              GraniteConfig, LlamaConfig, MixtralConfig, Phi3Config,
+                              Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig)
     q4_k_m = {"blk.0.attn_v": "Q6_K", "blk.0.ffn_down": "Q6_K", "output": "Q6_K"}
     mixed = {"blk.0.attn_q": "Q5_K", "blk.0.attn_k": "IQ4_XS", "blk.0.attn_v": "Q5_1",
              "blk.0.attn_output": "MXFP4", "blk.0.ffn_gate": "Q4_1", "blk.0.ffn_up": "Q4_1",
@@ -127,6 +128,11 @@ def cases():
         "gguf_qwen2_moe": (Qwen2MoeConfig, dict(
             make_logits.SMALL, num_experts=5, num_experts_per_tok=2, moe_intermediate_size=32,
             shared_expert_intermediate_size=64, norm_topk_prob=False), "qwen2moe", experts),
+        "gguf_phi3": (Phi3Config, dict(
+            make_logits.SMALL, intermediate_size=96, partial_rotary_factor=0.75, sliding_window=9,
+            original_max_position_embeddings=32, rope_scaling=dict(
+                type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
+                long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])), "phi3", lambda name: "Q8_0"),
     }
 
 
@@ -186,11 +192,28 @@ def describe_gemma(writer, config):
 def stored_row(name, config):
     """The row of the file that is row ROW in memory. Pairs of DeepSeek's rotated dimensions lie side
     by side in the file, and in two halves in memory."""
+    if config.model_type == "phi3" and name.endswith("ffn_up"):  # rows of the gate precede it
+        return config.intermediate_size + ROW
     if not name.endswith("attn_q") or not hasattr(config, "kv_lora_rank"):
         return ROW
     plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
     at = ROW % (plain + rotated) - plain
     return ROW if at < 0 else ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
+
+
+def describe_phi3(writer, config, size):
+    import math
+
+    import numpy as np
+    writer.add_rope_dimension_count(int(size * config.partial_rotary_factor))
+    writer.add_sliding_window(config.sliding_window)
+    original = config.original_max_position_embeddings
+    scale = config.max_position_embeddings / original
+    writer.add_rope_scaling_orig_ctx_len(original)
+    writer.add_rope_scaling_attn_factors(math.sqrt(1 + math.log(scale) / math.log(original)))
+    for kind in ("long", "short"):
+        factors = np.array(config.rope_scaling[f"{kind}_factor"], dtype=np.float32)
+        writer.add_tensor(f"rope_factors_{kind}.weight", factors)
 
 
 def has_halves(config):
@@ -250,6 +273,8 @@ def describe(writer, config):
         return describe_deepseek(writer, config)
     writer.add_head_count_kv(config.num_key_value_heads)
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if config.model_type == "phi3":
+        return describe_phi3(writer, config, size)
     writer.add_key_length(size)
     writer.add_value_length(size)
     writer.add_rope_dimension_count(size)

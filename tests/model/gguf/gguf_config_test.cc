@@ -153,6 +153,49 @@ TEST(GgufConfigTest, Qwen2WithExperts) {
   EXPECT_EQ((*config)["norm_topk_prob"], false);
 }
 
+GgufWriter Phi3Metadata() {
+  GgufWriter writer = LlamaMetadata("phi3");
+  writer.U32("phi3.rope.dimension_count", 6)
+      .U32("phi3.attention.sliding_window", 0)
+      .U32("phi3.rope.scaling.original_context_length", 16);
+  return writer;
+}
+
+TEST(GgufConfigTest, Phi3) {
+  auto config = ConfigOf(WithTable(Phi3Metadata()));
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["architectures"], nlohmann::json({"Phi3ForCausalLM"}));
+  EXPECT_EQ((*config)["head_dim"], 8);
+  EXPECT_EQ((*config)["partial_rotary_factor"], 0.75);
+  EXPECT_FALSE(config->contains("sliding_window"));
+  EXPECT_FALSE(config->contains("rope_scaling"));
+  GgufWriter writer = WithTable(Phi3Metadata());
+  writer.F32("phi3.rope.scaling.attn_factor", 1.25f)
+      .Tensor("rope_factors_long.weight", "F32", {3}, 0x40)
+      .Tensor("rope_factors_short.weight", "F32", {3}, 0x3f);
+  config = ConfigOf(writer);
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ((*config)["original_max_position_embeddings"], 16);
+  const nlohmann::json& scaling = (*config)["rope_scaling"];
+  EXPECT_EQ(scaling["rope_type"], "longrope");
+  EXPECT_EQ(scaling["attention_factor"], 1.25);
+  EXPECT_EQ(scaling["long_factor"].size(), 3);
+  EXPECT_EQ(scaling["long_factor"][0], 3.0039215087890625);  // 0x40404040
+}
+
+TEST(GgufConfigTest, RefusesHalfALongRope) {
+  EXPECT_THAT(ErrorOf(WithTable(Phi3Metadata()).Tensor("rope_factors_long.weight", "F32", {3})),
+              HasSubstr("\"rope_factors_short.weight\" is a tensor that is missing"));
+  EXPECT_THAT(ErrorOf(WithTable(Phi3Metadata())
+                          .Tensor("rope_factors_long.weight", "F32", {4})
+                          .Tensor("rope_factors_short.weight", "F32", {4})),
+              HasSubstr("is a tensor of F32 of shape [4], allowed is F32 of shape [3]"));
+  EXPECT_THAT(ErrorOf(WithTable(Phi3Metadata()).F32("phi3.rope.scaling.attn_factor", 1.5f)),
+              HasSubstr("\"phi3.rope.scaling.attn_factor\" is 1.5, allowed is 1 without"));
+  EXPECT_THAT(ErrorOf(WithTable(LlamaMetadata("phi3")).U32("phi3.rope.dimension_count", 5)),
+              HasSubstr("\"phi3.rope.dimension_count\" is 5, allowed is an even number"));
+}
+
 TEST(GgufConfigTest, Mixtral) {
   GgufWriter writer = WithTable(LlamaMetadata());
   writer.U32("llama.expert_count", 8);
@@ -380,6 +423,17 @@ TEST(GgufConfigTest, Architecture) {
   EXPECT_EQ(*GgufArchitecture(*ParseWritten(bytes)), "llama");
 }
 
+TEST(GgufConfigTest, EndOfAPartIsAnEndInPhi3Only) {
+  for (const bool phi3 : {true, false}) {
+    GgufWriter writer;
+    writer.Text("general.architecture", phi3 ? "phi3" : "gpt-oss")
+        .Texts("tokenizer.ggml.tokens", {"a", "<|end|>"})
+        .I32s("tokenizer.ggml.token_type", {1, 3});
+    const std::string bytes = writer.Bytes();
+    EXPECT_EQ(GgufEndTokens(*ParseWritten(bytes))->size(), phi3 ? 1 : 0);
+  }
+}
+
 // As some files of Gemma have them.
 TEST(GgufConfigTest, OrdinaryMarkersOfTurnsEndAnswers) {
   GgufWriter writer;
@@ -415,7 +469,7 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedConfig{
             "architecture", LlamaMetadata("gemma"),
             "\"general.architecture\" is \"gemma\", allowed is one of deepseek2, gemma2, gemma3, "
-            "gpt-oss, granite, llama, qwen2, qwen2moe, qwen3, qwen3moe"},
+            "gpt-oss, granite, llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),
