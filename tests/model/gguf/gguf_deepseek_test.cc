@@ -3,24 +3,12 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/gguf/gguf_config.h"
-#include "tests/model/gguf/gguf_writer.h"
+#include "tests/model/gguf/config_of.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::HasSubstr;
-
-absl::StatusOr<nlohmann::json> DeepseekConfigOf(const GgufWriter& writer) {
-  const std::string bytes = writer.Bytes();
-  ASSIGN_OR_RETURN(const GgufFile file, ParseWritten(bytes));
-  ASSIGN_OR_RETURN(const std::string text, GgufConfigJson(file));
-  return nlohmann::json::parse(text);
-}
-
-std::string DeepseekErrorOf(const GgufWriter& writer) {
-  return Message(DeepseekConfigOf(writer).status());
-}
 
 struct Sizes {
   uint32_t layers = 27;
@@ -68,7 +56,7 @@ GgufWriter NewFile(const Sizes& sizes = {}) {
 
 TEST(GgufDeepseekTest, V2Lite) {
   for (const GgufWriter& writer : {OldFile(), NewFile()}) {
-    const auto config = DeepseekConfigOf(writer);
+    const auto config = ConfigOf(writer);
     ASSERT_TRUE(config.ok()) << config.status();
     EXPECT_EQ((*config)["architectures"], nlohmann::json({"DeepseekV2ForCausalLM"}));
     EXPECT_EQ((*config)["num_key_value_heads"], 16);
@@ -98,7 +86,7 @@ TEST(GgufDeepseekTest, V3) {
       .Bool("deepseek2.expert_weights_norm", true)
       .U32("deepseek2.expert_group_count", 16)
       .U32("deepseek2.expert_group_used_count", 2);
-  const auto config = DeepseekConfigOf(writer);
+  const auto config = ConfigOf(writer);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ((*config)["architectures"], nlohmann::json({"DeepseekV3ForCausalLM"}));
   EXPECT_EQ((*config)["q_lora_rank"], 1536);
@@ -110,12 +98,12 @@ TEST(GgufDeepseekTest, V3) {
 }
 
 TEST(GgufDeepseekTest, GroupsOfFilesWithoutThem) {
-  const auto v3 = DeepseekConfigOf(
-      OldFile({.layers = 61, .experts = 256}).U32("deepseek2.expert_gating_func", 2));
+  const auto v3 =
+      ConfigOf(OldFile({.layers = 61, .experts = 256}).U32("deepseek2.expert_gating_func", 2));
   ASSERT_TRUE(v3.ok()) << v3.status();
   EXPECT_EQ((*v3)["n_group"], 8);
   EXPECT_EQ((*v3)["topk_group"], 4);
-  const auto v2 = DeepseekConfigOf(OldFile({.layers = 60, .experts = 160}));
+  const auto v2 = ConfigOf(OldFile({.layers = 60, .experts = 160}));
   ASSERT_TRUE(v2.ok()) << v2.status();
   EXPECT_EQ((*v2)["n_group"], 8);
   EXPECT_EQ((*v2)["topk_group"], 3);
@@ -127,31 +115,31 @@ TEST(GgufDeepseekTest, ScalesOfYarn) {
   writer.Text("deepseek2.rope.scaling.type", "yarn")
       .F32("deepseek2.rope.scaling.factor", 40)
       .U32("deepseek2.rope.scaling.original_context_length", 4096);
-  EXPECT_THAT(DeepseekErrorOf(writer),
+  EXPECT_THAT(ErrorOf(writer),
               HasSubstr("\"deepseek2.rope.scaling.yarn_log_multiplier\" is missing"));
   writer.F32("deepseek2.rope.scaling.yarn_log_multiplier", 0.0707f);
-  const auto config = DeepseekConfigOf(writer);
+  const auto config = ConfigOf(writer);
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_DOUBLE_EQ((*config)["rope_scaling"]["mscale"], 0.707);
   EXPECT_DOUBLE_EQ((*config)["rope_scaling"]["mscale_all_dim"], 0.707);
 }
 
 TEST(GgufDeepseekTest, RefusesByKey) {
-  EXPECT_THAT(DeepseekErrorOf(OldFile().U32("deepseek2.attention.key_length_mla", 192)),
+  EXPECT_THAT(ErrorOf(OldFile().U32("deepseek2.attention.key_length_mla", 192)),
               HasSubstr("\"deepseek2.attention.key_length\" is 192, allowed is a latent's rank and "
                         "rotated key (576)"));
   EXPECT_THAT(
-      DeepseekErrorOf(Experts({}).U32("deepseek2.attention.key_length", 64)),
+      ErrorOf(Experts({}).U32("deepseek2.attention.key_length", 64)),
       HasSubstr("\"deepseek2.attention.key_length\" is 64, allowed is more than the rotated "
                 "dimensions (64)"));
   EXPECT_THAT(
-      DeepseekErrorOf(NewFile().Bool("deepseek2.expert_weights_norm", true)),
+      ErrorOf(NewFile().Bool("deepseek2.expert_weights_norm", true)),
       HasSubstr("\"deepseek2.expert_weights_norm\" is true, allowed is false with softmax"));
-  EXPECT_THAT(DeepseekErrorOf(NewFile().U32("deepseek2.expert_gating_func", 3)),
+  EXPECT_THAT(ErrorOf(NewFile().U32("deepseek2.expert_gating_func", 3)),
               HasSubstr("\"deepseek2.expert_gating_func\" is 3"));
-  EXPECT_THAT(DeepseekErrorOf(NewFile().U32("deepseek2.nextn_predict_layers", 1)),
+  EXPECT_THAT(ErrorOf(NewFile().U32("deepseek2.nextn_predict_layers", 1)),
               HasSubstr("\"deepseek2.nextn_predict_layers\" is none that deepseek2 models"));
-  EXPECT_THAT(DeepseekErrorOf(NewFile().F32("deepseek2.attention.temperature_scale", 0.1f)),
+  EXPECT_THAT(ErrorOf(NewFile().F32("deepseek2.attention.temperature_scale", 0.1f)),
               HasSubstr("\"deepseek2.attention.temperature_scale\" is none that"));
 }
 
