@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/printable_name.h"
 #include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_rope.h"
 

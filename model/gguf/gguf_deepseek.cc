@@ -1,4 +1,5 @@
 #include <charconv>
+#include <string>
 
 #include "model/gguf/gguf_family.h"
 

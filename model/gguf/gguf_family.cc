@@ -1,11 +1,9 @@
 #include "model/gguf/gguf_family.h"
 
 #include <algorithm>
-#include <array>
 #include <iterator>
 #include <utility>
-
-#include "base/printable_name.h"
+#include <vector>
 
 namespace penstock {
 namespace {

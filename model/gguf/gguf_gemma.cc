@@ -1,3 +1,6 @@
+#include <string>
+#include <utility>
+
 #include "model/gguf/gguf_family.h"
 
 namespace penstock {

@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <cstring>
+#include <string>
+#include <vector>
 
 #include "model/gguf/gguf_family.h"
 
