@@ -42,7 +42,7 @@ class Checkpoint {
     std::span<const std::byte> bytes;  // mapped, not aligned
     std::string_view file;             // file name in the directory
     // 0: rows are in Hugging Face's order. Else the head_dim d of q_proj or k_proj (weight or bias)
-    // of a GGUF file of architecture llama, whose rows are pairs: row h*d + 2*i + j of the file is
+    // of a GGUF file (HasInterleavedRows), whose rows are pairs: row h*d + 2*i + j of the file is
     // row h*d + j*(d/2) + i of Hugging Face's checkpoint, for j in {0, 1} and i < d/2.
     int32_t interleaved_head = 0;
   };

@@ -1,4 +1,5 @@
 #include <utility>
+#include <vector>
 
 #include "base/printable_name.h"
 #include "model/checkpoint/checkpoint.h"
@@ -11,23 +12,59 @@ namespace penstock {
 namespace {
 
 absl::StatusOr<std::string> NameOf(const GgufTensor& tensor, const std::string& path,
-                                   std::string_view architecture) {
+                                   std::string_view architecture, bool experts) {
   auto name = HuggingFaceName(tensor.name);
-  if (name && (HasExpertsTogether(architecture) || !HasAllExperts(*name))) return *std::move(name);
+  if (name && (experts || !HasAllExperts(*name))) return *std::move(name);
   return InvalidArgument("{}: tensor {} of shape [{}] has no place in a model of architecture {}",
                          path, PrintableName(tensor.name), fmt::join(tensor.shape, ", "),
                          architecture);
 }
 
 // The names that HuggingFaceName gives to tensors of models with experts.
-void UseGgufNames(std::string_view architecture, LayerNames& names) {
+void UseExpertNames(LayerNames& names) {
+  const LayerNames usual;
+  names.mlp = usual.mlp;
+  names.gate = usual.gate;
+  names.up = usual.up;
+  names.down = usual.down;
+  names.gate_up = "";
   names.router = "router";
   names.experts_together = true;
+  names.gpt_oss_experts = false;
+  names.shared = "shared_experts";
+}
+
+// The names that HuggingFaceName gives to tensors.
+void UseGgufNames(std::string_view architecture, ModelConfig& config) {
+  LayerNames& names = config.names;
+  if (config.experts.count > 0) UseExpertNames(names);
+  if (!names.gate_up.empty()) names.gate_up = names.up;
+  if (!names.mlp_output_norm.empty()) {
+    names.attention_output_norm = "post_attention_norm";
+    names.mlp_norm = LayerNames().mlp_norm;
+    names.mlp_output_norm = "post_ffw_norm";
+  }
   if (architecture != "gpt-oss") return;
   names.sinks = "sinks.weight";
   names.mlp_norm = "post_attention_norm";
-  names.gate_up = "";
-  names.gpt_oss_experts = false;
+}
+
+// The shape of a matrix. The gate of an expert that all tokens use is a vector in files. k_b_proj
+// and v_b_proj have one for each head, the first transposed: heads follow each other.
+absl::StatusOr<std::vector<int64_t>> ShapeOf(const GgufTensor& tensor, std::string_view name,
+                                             const ModelConfig& config, const std::string& path) {
+  if (name.ends_with(".shared_experts_gate.weight") && tensor.shape.size() == 1) {
+    return std::vector<int64_t>{1, tensor.shape[0]};
+  }
+  const LatentConfig& latent = config.latent;
+  const bool keys = name.ends_with(".k_b_proj.weight");
+  if (!keys && !name.ends_with(".v_b_proj.weight")) return tensor.shape;
+  const std::vector<int64_t> expected = {config.heads, keys ? latent.rank : latent.value_dims,
+                                         keys ? latent.plain_dims : latent.rank};
+  if (tensor.shape == expected) return std::vector<int64_t>{expected[0] * expected[1], expected[2]};
+  return InvalidArgument("{}: tensor {} has shape [{}], allowed is [{}]", path,
+                         PrintableName(tensor.name), fmt::join(tensor.shape, ", "),
+                         fmt::join(expected, ", "));
 }
 
 }  // namespace
@@ -36,23 +73,27 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(GgufModel model, GgufModel::Open(path));
   const GgufFile& contents = model.contents();
   ASSIGN_OR_RETURN(const std::string architecture, GgufArchitecture(contents));
-  ASSIGN_OR_RETURN(const int32_t head_dim, GgufHeadDim(contents));
-  if (HasExpertsTogether(architecture)) UseGgufNames(architecture, config_.names);
+  UseGgufNames(architecture, config_);
+  config_.names.latent_halves =
+      config_.HasLatents() && contents.FindTensor("blk.0.attn_kv_b.weight") == nullptr;
+  config_.norm_offset = 0;  // converters add it, in f32
+  const bool has_experts = config_.experts.count > 0;
   std::vector<SafetensorsHeader> headers;
   for (const GgufModel::Part& part : model.parts()) {
     headers.push_back({.data_begin = part.data_begin});
   }
   for (const GgufTensor& tensor : contents.tensors) {
-    if (IsGgufTable(tensor.name)) continue;
-    ASSIGN_OR_RETURN(const std::string name, NameOf(tensor, path, architecture));
+    if (IsGgufTable(architecture, tensor.name)) continue;
+    ASSIGN_OR_RETURN(const std::string name, NameOf(tensor, path, architecture, has_experts));
+    ASSIGN_OR_RETURN(std::vector<int64_t> shape, ShapeOf(tensor, name, config_, path));
     auto& tensors = headers[tensor.part].tensors;
     const bool interleaved = HasInterleavedRows(architecture, tensor.name);
     places_[name] = {.shard = tensor.part,
                      .tensor = tensors.size(),
-                     .interleaved_head = interleaved ? head_dim : 0};
+                     .interleaved_head = interleaved ? config_.head_dim : 0};
     tensors.push_back({.name = name,
                        .dtype = std::string(tensor.type->name),
-                       .shape = tensor.shape,
+                       .shape = std::move(shape),
                        .begin = tensor.begin,
                        .end = tensor.end});
   }

@@ -52,6 +52,9 @@ struct LayerNames {
   // gate_up alternate: gate, up.
   bool gpt_oss_experts = false;
   std::string_view shared = "shared_expert";  // of an MLP with experts
+  // Latents: in place of kv_b_proj, k_b_proj has for each head [rank][plain dims], and v_b_proj
+  // [value dims][rank].
+  bool latent_halves = false;
 
   bool HasGate() const { return !gate.empty() || !gate_up.empty(); }
 

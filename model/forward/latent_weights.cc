@@ -60,14 +60,44 @@ PackedMatrix QueryMatrix(const LatentConfig& latent, const WeightMatrix& up, int
   return matrix;
 }
 
-PackedMatrix ValueMatrix(const LatentConfig& latent, const WeightMatrix& up, int64_t first) {
-  PackedMatrix matrix(latent.value_dims, latent.rank);
-  std::vector<float> values(static_cast<size_t>(latent.rank));
-  for (int64_t dim = 0; dim < latent.value_dims; ++dim) {
-    up.GetRow(first + dim, values.data());
-    SetBf16Row(values, dim, matrix);
+// Rows [first, first + count) of `stored`.
+PackedMatrix RowsOf(const WeightMatrix& stored, int64_t first, int64_t count) {
+  PackedMatrix matrix(count, stored.inputs());
+  std::vector<float> values(static_cast<size_t>(stored.inputs()));
+  for (int64_t row = 0; row < count; ++row) {
+    stored.GetRow(first + row, values.data());
+    SetBf16Row(values, row, matrix);
   }
   return matrix;
+}
+
+// A part of kv_b_proj, never rounded to integers as the whole.
+absl::StatusOr<WeightMatrix> FillUpPart(const std::string& module, int64_t outputs, int64_t inputs,
+                                        Filler& filler) {
+  const MatrixPart part{module, outputs, [](int64_t row) { return row; }};
+  return filler.Matrix({.outputs = outputs,
+                        .inputs = inputs,
+                        .stored_inputs = inputs,
+                        .parts = {&part, 1},
+                        .never_rounded = true});
+}
+
+// k_b_proj and v_b_proj: the matrices of the heads as they are used.
+absl::Status FillHalves(const ModelConfig& config, const std::string& prefix, Filler& filler,
+                        LatentWeights& weights) {
+  const LatentConfig& latent = config.latent;
+  ASSIGN_OR_RETURN(const WeightMatrix queries,
+                   FillUpPart(prefix + "k_b_proj", int64_t{config.heads} * latent.rank,
+                              latent.plain_dims, filler));
+  ASSIGN_OR_RETURN(const WeightMatrix values,
+                   FillUpPart(prefix + "v_b_proj", int64_t{config.heads} * latent.value_dims,
+                              latent.rank, filler));
+  if (queries.outputs() == 0) return absl::OkStatus();  // a filler may count weights without any
+  for (int64_t head = 0; head < config.heads; ++head) {
+    weights.queries.push_back(RowsOf(queries, head * latent.rank, latent.rank));
+    weights.values.push_back(RowsOf(values, head * latent.value_dims, latent.value_dims));
+  }
+  return absl::OkStatus();
 }
 
 // kv_b_proj: for each head, the rows from latents to its plain keys, then those to its values. It
@@ -76,19 +106,14 @@ absl::Status FillUp(const ModelConfig& config, const std::string& module, Filler
                     LatentWeights& weights) {
   const LatentConfig& latent = config.latent;
   const int64_t each = latent.plain_dims + latent.value_dims;
-  const MatrixPart part{module, config.heads * each, [](int64_t row) { return row; }};
-  ASSIGN_OR_RETURN(WeightMatrix up, filler.Matrix({.outputs = part.rows,
-                                                   .inputs = latent.rank,
-                                                   .stored_inputs = latent.rank,
-                                                   .parts = {&part, 1},
-                                                   .never_rounded = true}));
+  ASSIGN_OR_RETURN(WeightMatrix up, FillUpPart(module, config.heads * each, latent.rank, filler));
   if (up.stored() != nullptr || up.outputs() == 0) {  // A filler may count weights without any.
     weights.up = std::move(up);
     return absl::OkStatus();
   }
   for (int32_t head = 0; head < config.heads; ++head) {
     weights.queries.push_back(QueryMatrix(latent, up, head * each));
-    weights.values.push_back(ValueMatrix(latent, up, head * each + latent.plain_dims));
+    weights.values.push_back(RowsOf(up, head * each + latent.plain_dims, latent.value_dims));
   }
   return absl::OkStatus();
 }
@@ -122,6 +147,7 @@ absl::Status FillLatents(const ModelConfig& config, const std::string& prefix, F
   ASSIGN_OR_RETURN(weights.down, FillRotated(config, prefix + "kv_a_proj_with_mqa", config.head_dim,
                                              config.hidden, config.head_dim, filler));
   RETURN_IF_ERROR(FillNormOf(prefix + "kv_a_layernorm", latent.rank, filler, weights.norm));
+  if (config.names.latent_halves) return FillHalves(config, prefix, filler, weights);
   return FillUp(config, prefix + "kv_b_proj", filler, weights);
 }
 

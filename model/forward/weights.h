@@ -38,7 +38,7 @@ struct LatentWeights {
   // For each head, from its plain query to a query of latents [rank][plain dims], and from what
   // attention adds up to its value [value dims][rank]. Always bf16.
   std::vector<PackedMatrix> queries, values;
-  // Both as the checkpoint has them, if matrices stay in files; then queries and values are empty.
+  // kv_b_proj itself, if matrices stay in files: then queries and values are empty.
   WeightMatrix up;  // for each head, plain dims, then value dims: [outputs][rank]
 
   size_t bytes() const;  // of queries and values

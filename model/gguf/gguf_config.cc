@@ -7,34 +7,17 @@
 #include <utility>
 #include <vector>
 
-#include "base/printable_name.h"
-#include "model/gguf/gguf_fields.h"
-#include "model/gguf/gguf_names.h"
+#include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_rope.h"
 
 namespace penstock {
 namespace {
 
-constexpr int64_t kMaxNumber = int64_t{1} << 31;  // config.json's reader has the exact limits
-constexpr int64_t kMaxHeadSize = 65536;
-constexpr double kMaxThetaBase = 1e12;
 constexpr int64_t kQuantisationVersion = 2;
 constexpr int64_t kMaxTokenNumber = int64_t{1} << 24;
 constexpr int64_t kControlToken = 3;
 
-struct ArchitectureName {
-  std::string_view gguf;
-  std::string_view hugging_face;
-};
-constexpr std::string_view kGptOss = "gpt-oss", kQwen3Moe = "qwen3moe";
-constexpr std::array<ArchitectureName, 5> kGgufArchitectures = {
-    {{kGptOss, "GptOssForCausalLM"},
-     {"llama", "LlamaForCausalLM"},
-     {"qwen2", "Qwen2ForCausalLM"},
-     {"qwen3", "Qwen3ForCausalLM"},
-     {kQwen3Moe, "Qwen3MoeForCausalLM"}}};
-
-// Keys behind "ARCHITECTURE." that are read below, or that say nothing new.
+// Keys behind "ARCHITECTURE." that are read below or by the families, or that say nothing new.
 constexpr std::array<std::string_view, 30> kUnderstoodKeys = {
     "attention.head_count",
     "attention.head_count_kv",
@@ -68,126 +51,74 @@ constexpr std::array<std::string_view, 30> kUnderstoodKeys = {
     "vocab_size"};
 
 // Spellings of control tokens that end an answer.
-constexpr std::array<std::string_view, 7> kEndSpellings = {
-    "<|return|>",      "<|call|>",   "<|eot_id|>",   "<|eom_id|>",
-    "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"};
+constexpr std::array<std::string_view, 8> kEndSpellings = {
+    "<|return|>",      "<|call|>",   "<|eot_id|>",    "<|eom_id|>",
+    "<|end_of_text|>", "<|im_end|>", "<|endoftext|>", "<end_of_turn>"};
 
 class ConfigWriter {
  public:
-  ConfigWriter(const GgufFile& file, const ArchitectureName& architecture)
-      : file_(file), fields_(file), architecture_(architecture) {}
+  ConfigWriter(const GgufFile& file, const GgufFamily& family)
+      : draft_(file, family.architecture), family_(family) {}
 
   absl::StatusOr<std::string> Write() {
     CheckKeys();
     WriteShape();
-    WriteBiases();
     WriteTokens();
     RETURN_IF_ERROR(fields_.status());
     RETURN_IF_ERROR(WriteEmbeddings());
     RETURN_IF_ERROR(WriteRope());
+    family_.write(draft_);
+    RETURN_IF_ERROR(fields_.status());
     ASSIGN_OR_RETURN(const std::vector<int64_t> ends, GgufEndTokens(file_));
     if (!ends.empty()) json_["eos_token_id"] = ends;
     return json_.dump(2) + "\n";
   }
 
-  absl::StatusOr<int32_t> ReadHeadDim() {
-    const int64_t head_dim = HeadDim();
-    RETURN_IF_ERROR(fields_.status());
-    return static_cast<int32_t>(head_dim);
-  }
-
  private:
-  std::string Key(std::string_view name) const {
-    return fmt::format("{}.{}", architecture_.gguf, name);
+  bool IsUnderstood(std::string_view name) const {
+    return std::ranges::find(kUnderstoodKeys, name) != kUnderstoodKeys.end() ||
+           std::ranges::find(family_.keys, name) != family_.keys.end();
   }
-
-  bool IsGptOss() const { return architecture_.gguf == kGptOss; }
-  bool IsQwen3Moe() const { return architecture_.gguf == kQwen3Moe; }
 
   void CheckKeys() {
-    const std::string prefix = Key("");
+    const std::string prefix = draft_.Key("");
     for (const auto& [key, value] : file_.metadata) {
-      if (!key.starts_with(prefix)) continue;
-      if (std::ranges::find(kUnderstoodKeys, key.substr(prefix.size())) == kUnderstoodKeys.end()) {
-        fields_.Refuse(key,
-                       fmt::format("is none that {} models are known to have", architecture_.gguf));
-      }
+      if (!key.starts_with(prefix) || IsUnderstood(key.substr(prefix.size()))) continue;
+      fields_.Refuse(key,
+                     fmt::format("is none that {} models are known to have", family_.architecture));
     }
     if (fields_.String("general.type", 64, "model") != "model") {
       fields_.Fail("general.type", "model");
     }
     fields_.Int("general.quantization_version", kQuantisationVersion, kQuantisationVersion,
                 kQuantisationVersion);
-    const int64_t experts_max = HasExpertsTogether(architecture_.gguf) ? kMaxNumber : 0;
-    for (const char* key : {"expert_count", "expert_used_count", "expert_feed_forward_length"}) {
-      fields_.Int(Key(key), 0, experts_max, 0);
+    const int64_t experts_max = family_.experts ? GgufDraft::kMaxNumber : 0;
+    for (const char* name : {"expert_count", "expert_used_count", "expert_feed_forward_length"}) {
+      fields_.Int(draft_.Key(name), 0, experts_max, 0);
     }
-    if (fields_.Bool(Key("use_parallel_residual"), false)) {
-      fields_.Fail(Key("use_parallel_residual"), "false");
+    const std::string multiplier = draft_.Key("rope.scaling.yarn_log_multiplier");
+    if (family_.architecture != "deepseek2" && fields_.Float(multiplier, -1e6, 1e6, 0) != 0) {
+      fields_.Fail(multiplier, "0");
     }
-  }
-
-  // The keys of queries, keys and rotation must agree on it.
-  int64_t HeadDim() {
-    const int64_t hidden = fields_.Int(Key("embedding_length"), 1, kMaxNumber);
-    const int64_t heads = fields_.EqualInts(Key("attention.head_count"), 1, kMaxNumber);
-    const int64_t head_dim = fields_.Int(Key("attention.key_length"), 1, kMaxHeadSize,
-                                         std::max<int64_t>(hidden / heads, 1));
-    for (const char* key : {"attention.value_length", "rope.dimension_count"}) {
-      if (fields_.Int(Key(key), 0, kMaxNumber, head_dim) != head_dim) {
-        fields_.Fail(Key(key), fmt::format("the size of a head ({})", head_dim));
-      }
-    }
-    return head_dim;
+    const std::string parallel = draft_.Key("use_parallel_residual");
+    if (fields_.Bool(parallel, false)) fields_.Fail(parallel, "false");
   }
 
   void WriteShape() {
-    json_["architectures"] = {architecture_.hugging_face};
+    json_["architectures"] = {family_.hugging_face};
     json_["hidden_act"] = "silu";
-    json_["num_hidden_layers"] = fields_.Int(Key("block_count"), 1, kMaxNumber);
-    json_["hidden_size"] = fields_.Int(Key("embedding_length"), 1, kMaxNumber);
-    json_["intermediate_size"] = fields_.EqualInts(Key("feed_forward_length"), 1, kMaxNumber);
-    const int64_t heads = fields_.EqualInts(Key("attention.head_count"), 1, kMaxNumber);
+    json_["num_hidden_layers"] = draft_.Positive("block_count");
+    json_["hidden_size"] = draft_.Positive("embedding_length");
+    json_["intermediate_size"] = draft_.EqualPositives("feed_forward_length");
+    const int64_t heads = draft_.EqualPositives("attention.head_count");
     json_["num_attention_heads"] = heads;
-    json_["num_key_value_heads"] =
-        fields_.EqualInts(Key("attention.head_count_kv"), 1, kMaxNumber, heads);
-    json_["head_dim"] = head_dim_ = HeadDim();
-    json_["rms_norm_eps"] = fields_.Float(Key("attention.layer_norm_rms_epsilon"), 1e-12, 0.1);
-    const int64_t positions = fields_.Int(Key("context_length"), 1, kMaxNumber);
-    json_["max_position_embeddings"] = positions;
-    if (IsGptOss()) return WriteGptOss();
-    if (IsQwen3Moe()) WriteQwen3Moe();
-    // Files of these architectures do not say which layers a window is for.
-    const int64_t window = fields_.Int(Key("attention.sliding_window"), 0, kMaxNumber, 0);
-    if (window != 0 && window < positions) {
-      fields_.Fail(Key("attention.sliding_window"), "absent, or at least the context's length");
-    }
-  }
-
-  // Files do not say which layers have the window, where a gate is clamped and that YaRN's ramp is
-  // not truncated: these are as in all models of the architecture.
-  void WriteGptOss() {
-    json_["sliding_window"] = fields_.Int(Key("attention.sliding_window"), 1, kMaxNumber);
-    json_["num_local_experts"] = fields_.Int(Key("expert_count"), 1, kMaxNumber);
-    json_["num_experts_per_tok"] = fields_.Int(Key("expert_used_count"), 1, kMaxNumber);
-    json_["intermediate_size"] = fields_.Int(Key("expert_feed_forward_length"), 1, kMaxNumber);
-  }
-
-  // Files do not say that all layers have experts, whose weights add up to 1: so it is in all
-  // models of the architecture.
-  void WriteQwen3Moe() {
-    json_["num_experts"] = fields_.Int(Key("expert_count"), 1, kMaxNumber);
-    json_["num_experts_per_tok"] = fields_.Int(Key("expert_used_count"), 1, kMaxNumber);
-    json_["moe_intermediate_size"] = fields_.Int(Key("expert_feed_forward_length"), 1, kMaxNumber);
-    json_["norm_topk_prob"] = true;
-  }
-
-  // Which matrices have a bias follows from the tensors. The loader finds out if layers differ.
-  void WriteBiases() {
-    const bool attention = file_.FindTensor("blk.0.attn_q.bias") != nullptr;
-    const bool mlp = file_.FindTensor("blk.0.ffn_gate.bias") != nullptr;
-    if (architecture_.gguf != "qwen2") json_["attention_bias"] = attention;
-    if (architecture_.gguf == "llama") json_["mlp_bias"] = mlp;
+    json_["num_key_value_heads"] = draft_.EqualPositives("attention.head_count_kv", heads);
+    rotated_ = family_.read_heads(draft_);
+    json_["rms_norm_eps"] =
+        fields_.Float(draft_.Key("attention.layer_norm_rms_epsilon"), 1e-12, 0.1);
+    json_["max_position_embeddings"] = draft_.Positive("context_length");
+    // Which matrices have a bias follows from the tensors. The loader finds out if layers differ.
+    json_["attention_bias"] = file_.FindTensor("blk.0.attn_q.bias") != nullptr;
   }
 
   absl::Status WriteEmbeddings() {
@@ -205,14 +136,14 @@ class ConfigWriter {
   }
 
   absl::Status WriteRope() {
-    const double theta = fields_.Float(Key("rope.freq_base"), 1, kMaxThetaBase, 10000);
+    const double theta =
+        fields_.Float(draft_.Key("rope.freq_base"), 1, GgufDraft::kMaxTheta, 10000);
     RETURN_IF_ERROR(fields_.status());
     json_["rope_theta"] = theta;
-    ASSIGN_OR_RETURN(nlohmann::json scaling, GgufRopeScaling(file_, std::string(architecture_.gguf),
-                                                             theta, head_dim_, fields_));
-    if (scaling.is_null()) return absl::OkStatus();
-    if (IsGptOss() && scaling["rope_type"] == "yarn") scaling["truncate"] = false;
-    json_["rope_scaling"] = std::move(scaling);
+    ASSIGN_OR_RETURN(
+        nlohmann::json scaling,
+        GgufRopeScaling(file_, std::string(family_.architecture), theta, rotated_, fields_));
+    if (!scaling.is_null()) json_["rope_scaling"] = std::move(scaling);
     return absl::OkStatus();
   }
 
@@ -221,44 +152,34 @@ class ConfigWriter {
     if (fields_.Has(kBos)) json_["bos_token_id"] = fields_.Int(kBos, 0, kMaxTokenNumber);
   }
 
-  const GgufFile& file_;
-  GgufFields fields_;
-  const ArchitectureName& architecture_;
-  nlohmann::json json_ = nlohmann::json::object();
-  int64_t head_dim_ = 1;
+  GgufDraft draft_;
+  const GgufFamily& family_;
+  const GgufFile& file_ = draft_.file;
+  GgufFields& fields_ = draft_.fields;
+  nlohmann::json& json_ = draft_.json;
+  int64_t rotated_ = 1;  // dimensions of a head
 };
-
-absl::StatusOr<const ArchitectureName*> FindArchitecture(const GgufFile& file) {
-  constexpr char kKey[] = "general.architecture";
-  GgufFields fields(file);
-  const std::string name = fields.String(kKey, 64);
-  const auto known = std::ranges::find(kGgufArchitectures, name, &ArchitectureName::gguf);
-  if (known == kGgufArchitectures.end()) {
-    fields.Fail(kKey, "one of gpt-oss, llama, qwen2, qwen3, qwen3moe");
-  }
-  RETURN_IF_ERROR(fields.status());
-  return &*known;
-}
 
 }  // namespace
 
 absl::StatusOr<std::string> GgufConfigJson(const GgufFile& file) {
-  ASSIGN_OR_RETURN(const ArchitectureName* architecture, FindArchitecture(file));
-  return ConfigWriter(file, *architecture).Write();
-}
-
-absl::StatusOr<int32_t> GgufHeadDim(const GgufFile& file) {
-  ASSIGN_OR_RETURN(const ArchitectureName* architecture, FindArchitecture(file));
-  return ConfigWriter(file, *architecture).ReadHeadDim();
+  ASSIGN_OR_RETURN(const GgufFamily* family, FindGgufFamily(file));
+  return ConfigWriter(file, *family).Write();
 }
 
 absl::StatusOr<std::string> GgufArchitecture(const GgufFile& file) {
-  ASSIGN_OR_RETURN(const ArchitectureName* architecture, FindArchitecture(file));
-  return std::string(architecture->gguf);
+  ASSIGN_OR_RETURN(const GgufFamily* family, FindGgufFamily(file));
+  return std::string(family->architecture);
+}
+
+bool IsTurnMarker(std::string_view spelling) {
+  return spelling == "<start_of_turn>" || spelling == "<end_of_turn>";
 }
 
 absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
   GgufFields fields(file);
+  // In gpt-oss it ends a part of an answer.
+  const bool ends_with_end = fields.String("general.architecture", 64, "") == "phi3";
   std::set<int64_t> ids;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
@@ -270,8 +191,11 @@ absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
   if (tokens != nullptr && types != nullptr && types->is_array) {
     const size_t count = std::min(tokens->strings.size(), types->count);
     for (size_t i = 0; i < count; i++) {
-      if (types->Int(i) != kControlToken) continue;
-      if (std::ranges::find(kEndSpellings, tokens->strings[i]) == kEndSpellings.end()) continue;
+      if (types->Int(i) != kControlToken && !IsTurnMarker(tokens->strings[i])) continue;
+      if (std::ranges::find(kEndSpellings, tokens->strings[i]) == kEndSpellings.end() &&
+          !(ends_with_end && tokens->strings[i] == "<|end|>")) {
+        continue;
+      }
       ids.insert(static_cast<int64_t>(i));
     }
   }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -10,16 +11,18 @@
 namespace penstock {
 
 // The text of the config.json that `file` was converted from, as far as the forward pass needs it:
-// architectures llama (Llama and Mistral, as LlamaForCausalLM), qwen2, qwen3, qwen3moe and gpt-oss.
-// `file` must have the tensors of all parts of a split model. INVALID_ARGUMENT names the key or the
-// tensor and what is allowed; every key of the architecture that is not understood is refused.
+// architectures deepseek2, gemma2, gemma3, gpt-oss, granite, llama (Llama and Mistral, as
+// LlamaForCausalLM, and Mixtral), phi3, qwen2, qwen2moe, qwen3 and qwen3moe. `file` must have the
+// tensors of all parts of a split model. INVALID_ARGUMENT names the key or the tensor and what is
+// allowed; every key of the architecture that is not understood is refused.
 absl::StatusOr<std::string> GgufConfigJson(const GgufFile& file);
-
-// The size of a head of queries and keys, as config.json says it.
-absl::StatusOr<int32_t> GgufHeadDim(const GgufFile& file);
 
 // general.architecture; INVALID_ARGUMENT unless it is one of those above.
 absl::StatusOr<std::string> GgufArchitecture(const GgufFile& file);
+
+// True for the markers of a turn of Gemma. Some files have them as ordinary tokens; in all of
+// Gemma's tokenizers they are special ones.
+bool IsTurnMarker(std::string_view spelling);
 
 // The tokens that end an answer: tokenizer.ggml.eos_token_id, eot_token_id and eom_token_id, and
 // control tokens that are spelled as models of these families spell them ("<|im_end|>"): files name

@@ -147,6 +147,21 @@ std::vector<int64_t> GgufFields::Ints(std::string_view key, size_t count, int64_
   return numbers;
 }
 
+std::vector<bool> GgufFields::Bools(std::string_view key, size_t count) {
+  const GgufValue* value = NeedArray(key, count);
+  if (value == nullptr) return {};
+  std::vector<bool> values;
+  for (size_t i = 0; i < value->count; i++) {
+    if (!value->Bool(i)) {
+      Refuse(key, fmt::format("is neither true nor false in element {}", i));
+      return {};
+    }
+    values.push_back(*value->Bool(i));
+  }
+  if (value->count != count) Fail(key, fmt::format("an array of {} elements", count));
+  return values;
+}
+
 std::vector<double> GgufFields::Floats(std::string_view key, size_t count, double min, double max) {
   std::vector<double> numbers(count, min);
   const GgufValue* value = NeedArray(key, count);

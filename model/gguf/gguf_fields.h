@@ -33,6 +33,7 @@ class GgufFields {
   // Arrays; an error if absent. Strings are valid UTF-8.
   std::vector<std::string_view> Strings(std::string_view key, size_t max_count, size_t max_bytes);
   std::vector<int64_t> Ints(std::string_view key, size_t count, int64_t min, int64_t max);
+  std::vector<bool> Bools(std::string_view key, size_t count);
   std::vector<double> Floats(std::string_view key, size_t count, double min, double max);
 
   void Fail(std::string_view key, std::string_view allowed);  // "key <key> is <value>, allowed ..."

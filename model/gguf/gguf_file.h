@@ -43,7 +43,7 @@ struct GgufValue {
   // unsigned number exceeds int64_t. Int reads integers, Float integers and floats.
   std::optional<int64_t> Int(size_t i = 0) const;
   std::optional<double> Float(size_t i = 0) const;
-  std::optional<bool> Bool() const;
+  std::optional<bool> Bool(size_t i = 0) const;
 };
 
 // One tensor: blocks of `type` along the innermost extent, at bytes [begin, end) of its file.

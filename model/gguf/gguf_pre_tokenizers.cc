@@ -18,6 +18,7 @@ enum class Form {
   kTekken,         // mistralai/Mistral-Nemo-Instruct-2407
   kDeepSeekV3,     // deepseek-ai/DeepSeek-V3
   kDeepSeekCoder,  // deepseek-ai/deepseek-coder-6.7b-instruct
+  kDeepSeekLlm,    // deepseek-ai/DeepSeek-V2-Lite
 };
 
 struct NamedForm {
@@ -26,7 +27,8 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 13> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+constexpr std::array<NamedForm, 14> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+                                               {"deepseek-llm", Form::kDeepSeekLlm},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
                                                {"gpt-2", Form::kGpt2},
@@ -59,6 +61,15 @@ constexpr char kTekkenPattern[] =
 constexpr char kDeepSeekV3Words[] =
     R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|)"
     R"( ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+constexpr char kDeepSeekLlmLetters[] =
+    R"(\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁ)"
+    R"(Ҋ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕ)"
+    R"(ἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ί)"
+    R"(ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉ)"
+    R"(ⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆ)"
+    R"(ﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)";
+constexpr char kDeepSeekLlmSigns[] = R"(\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+)";
 
 nlohmann::json ByteLevel(bool use_regex) {
   return {{"type", "ByteLevel"},
@@ -100,6 +111,10 @@ nlohmann::json StepsOf(Form form) {
     case Form::kDeepSeekCoder:
       return Sequence({Split("[\r\n]"), Split(R"(\s?\p{L}+)"), Split(R"(\s?\p{P}+)"),
                        Split("[一-龥\u0800-一가-\uD7FF]+"), Digits(), ByteLevel(false)});
+    case Form::kDeepSeekLlm:
+      return Sequence({Split("[\r\n]"), Split(kDeepSeekLlmLetters), Split(kDeepSeekLlmSigns),
+                       Split(R"(\s+$)"), Split("[一-龥\u0800-一가-\uD7FF]+"), Digits(),
+                       ByteLevel(false)});
   }
   return {};
 }

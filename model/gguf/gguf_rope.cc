@@ -78,8 +78,8 @@ void CheckYarnDefaults(const std::string& prefix, GgufFields& fields) {
     const char* key;
     double value;
   };
-  for (const Default& tested : {Default{"attn_factor", 1}, Default{"yarn_attn_factor", 1},
-                                Default{"yarn_ext_factor", 1}, Default{"yarn_log_multiplier", 0}}) {
+  for (const Default& tested :
+       {Default{"attn_factor", 1}, Default{"yarn_attn_factor", 1}, Default{"yarn_ext_factor", 1}}) {
     const std::string key = prefix + tested.key;
     if (fields.Float(key, -1e6, 1e6, tested.value) != tested.value) {
       fields.Fail(key, fmt::format("{:g}", tested.value));

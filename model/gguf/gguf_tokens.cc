@@ -35,6 +35,7 @@ void ReadKinds(GgufFields& fields, GgufTokens& tokens) {
   // Converters fill ids without a token with unused ones ("[PAD151936]").
   for (size_t id = 0; id < count; id++) {
     if (tokens.kinds[id] == GgufTokens::Kind::kUnused) tokens.spellings[id] = {};
+    if (IsTurnMarker(tokens.spellings[id])) tokens.kinds[id] = GgufTokens::Kind::kControl;
   }
 }
 
@@ -98,11 +99,18 @@ absl::StatusOr<GgufTokens> ReadGgufTokens(const GgufFile& file) {
   RETURN_IF_ERROR(fields.status());
   if (tokens.spellings.empty()) fields.Fail(kTokensKey, "at least one token");
   ReadKinds(fields, tokens);
+  tokens.strips_right = fields.String("general.architecture", 64, "") == "phi3" &&
+                        fields.String("tokenizer.ggml.model", 64, "") == "llama";
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(ReadSpecials(file, fields, tokens));
   RETURN_IF_ERROR(CheckUnique(file, tokens));
   RETURN_IF_ERROR(CheckTable(file, tokens));
   return tokens;
+}
+
+bool GgufTokens::StripsRight(size_t id) const {
+  return strips_right && special[id] && spellings[id] != "<unk>" && spellings[id] != "<s>" &&
+         spellings[id] != "<|endoftext|>";
 }
 
 nlohmann::json AddedTokensOf(const GgufTokens& tokens) {
@@ -114,7 +122,7 @@ nlohmann::json AddedTokensOf(const GgufTokens& tokens) {
                      {"content", std::string(tokens.spellings[id])},
                      {"single_word", false},
                      {"lstrip", false},
-                     {"rstrip", false},
+                     {"rstrip", tokens.StripsRight(id)},
                      {"normalized", false},
                      {"special", static_cast<bool>(tokens.special[id])}});
   }

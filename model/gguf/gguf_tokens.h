@@ -22,7 +22,11 @@ struct GgufTokens {
   std::optional<uint32_t> bos, eos, unk, pad;
   // Control tokens and others that the metadata name, which texts cannot spell.
   std::vector<bool> special;  // indexed by id
+  // As in Phi-3: spaces behind special tokens belong to these, but for <unk>, <s> and
+  // <|endoftext|>.
+  bool strips_right = false;
 
+  bool StripsRight(size_t id) const;
   bool InVocabulary(size_t id) const;  // of the model that merges, not an added token
 };
 

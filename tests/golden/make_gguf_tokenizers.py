@@ -52,6 +52,16 @@ TEKKEN = "|".join(
     ]
 )
 DEEPSEEK_CODER = ["[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", "[一-龥ࠀ-一가-퟿]+"]
+# The letters with a case, as DeepSeek-V2's tokenizer.json lists them, and signs.
+DEEPSEEK_LLM = [
+    "[\r\n]",
+    r"\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽ"
+    r"Ა-ᲺᲽ-Ჿᴀ-ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼ"
+    r"ℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+",
+    r"\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+",
+    r"\s+$",
+    "[一-龥ࠀ-一가-퟿]+",
+]
 TEMPLATE = "{{ bos_token }}{% for message in messages %}[{{ message['content'] }}]{% endfor %}"
 
 
@@ -153,6 +163,10 @@ def make_byte_level(texts):
     steps = split(DEEPSEEK_CODER) + [digits, raw_bytes()]
     write_cases("deepseek_coder", with_pipeline(data, steps, False), texts)
 
+    data = byte_level("deepseek_llm", "deepseek-llm", "deepseek", eos_token_id=640)
+    steps = split(DEEPSEEK_LLM) + [digits, raw_bytes()]
+    write_cases("deepseek_llm", with_pipeline(data, steps, False), texts)
+
 
 def training_texts():
     source = (GOLDEN / "make_tokenizer.py").read_text(encoding="utf-8")
@@ -218,9 +232,13 @@ def make_sentencepiece(texts):
         check_against_sentencepiece(model, reference(path, []), texts)
         write_gguf("sentencepiece", "llama", tokens, types, add_bos_token=True, **keys)
         write_cases("sentencepiece", tokenizer, texts)
-        write_gguf("sentencepiece_no_space", "llama", tokens, types, add_space_prefix=False, **keys)
+        # As Gemma has them: lines and spaces that are tokens, too.
+        more = ["\n\n", "   "]
+        keys["token_scores"] = scores + [-1000.0] * 2
+        write_gguf("sentencepiece_no_space", "llama", tokens + more, types + [USER_DEFINED] * 2,
+                   add_space_prefix=False, **keys)
         write_cases("sentencepiece_no_space",
-                    reference(path, user_defined, add_prefix_space=False), texts)
+                    reference(path, user_defined + ["[PAD902]"] + more, add_prefix_space=False), texts)
 
 
 def main():

@@ -97,6 +97,60 @@ TEST_F(CheckpointGgufTest, PartsOfASplitModel) {
   EXPECT_EQ(head->bytes[639], std::byte{'o'});
 }
 
+GgufWriter DeepseekModel() {
+  GgufWriter writer;
+  writer.Text("general.architecture", "deepseek2")
+      .U32("deepseek2.block_count", 1)
+      .U32("deepseek2.context_length", 64)
+      .U32("deepseek2.embedding_length", 32)
+      .U32("deepseek2.feed_forward_length", 48)
+      .U32("deepseek2.attention.head_count", 2)
+      .F32("deepseek2.attention.layer_norm_rms_epsilon", 1e-6f)
+      .U32("deepseek2.leading_dense_block_count", 1)
+      .U32("deepseek2.expert_count", 4)
+      .U32("deepseek2.expert_used_count", 2)
+      .U32("deepseek2.expert_shared_count", 1)
+      .U32("deepseek2.expert_feed_forward_length", 32)
+      .U32("deepseek2.rope.dimension_count", 8)
+      .U32("deepseek2.attention.kv_lora_rank", 16)
+      .U32("deepseek2.attention.key_length", 32)
+      .U32("deepseek2.attention.value_length", 40)
+      .Tensor("token_embd.weight", "F32", {10, 32});
+  return writer;
+}
+
+// The keys' half of kv_b_proj has the latent's rank before the plain dimensions of a head.
+TEST_F(CheckpointGgufTest, HalvesOfLatentsAreMatrices) {
+  const auto halves = Open(DeepseekModel()
+                               .Tensor("blk.0.attn_k_b.weight", "F32", {2, 16, 24}, 'k')
+                               .Tensor("blk.0.attn_v_b.weight", "F32", {2, 40, 16}, 'v'));
+  ASSERT_TRUE(halves.ok()) << halves.status();
+  EXPECT_TRUE(halves->config().names.latent_halves);
+  EXPECT_THAT(halves->Find("model.layers.0.self_attn.k_b_proj.weight")->info->shape,
+              ElementsAre(32, 24));
+  EXPECT_THAT(halves->Find("model.layers.0.self_attn.v_b_proj.weight")->info->shape,
+              ElementsAre(80, 16));
+  const auto whole = Open(DeepseekModel().Tensor("blk.0.attn_kv_b.weight", "F32", {128, 16}));
+  ASSERT_TRUE(whole.ok()) << whole.status();
+  EXPECT_FALSE(whole->config().names.latent_halves);
+  EXPECT_THAT(
+      Message(Open(DeepseekModel().Tensor("blk.0.attn_k_b.weight", "F32", {2, 24, 16})).status()),
+      HasSubstr("tensor \"blk.0.attn_k_b.weight\" has shape [2, 24, 16], allowed is "
+                "[2, 16, 24]"));
+}
+
+TEST_F(CheckpointGgufTest, NamesAndNormsOfGemma) {
+  const auto gemma = Open(LlamaMetadata("gemma3")
+                              .Tensor("token_embd.weight", "F32", {10, 32})
+                              .Tensor("blk.0.ffn_norm.weight", "F32", {32})
+                              .Tensor("blk.0.post_ffw_norm.weight", "F32", {32}));
+  ASSERT_TRUE(gemma.ok()) << gemma.status();
+  EXPECT_EQ(gemma->config().norm_offset, 0);  // the file has it already
+  const LayerNames& names = gemma->config().names;
+  EXPECT_TRUE(gemma->Find(fmt::format("model.layers.0.{}.weight", names.mlp_norm)).ok());
+  EXPECT_TRUE(gemma->Find(fmt::format("model.layers.0.{}.weight", names.mlp_output_norm)).ok());
+}
+
 TEST_F(CheckpointGgufTest, RefusesWhatHasNoPlace) {
   const auto error = [&](const GgufWriter& writer) { return Message(Open(writer).status()); };
   EXPECT_THAT(

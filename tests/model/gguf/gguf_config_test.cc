@@ -6,27 +6,13 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "tests/model/gguf/gguf_writer.h"
+#include "tests/model/gguf/config_of.h"
 
 namespace penstock {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-GgufWriter WithTable(GgufWriter writer) {
-  writer.Tensor("token_embd.weight", "Q8_0", {100, 32});
-  return writer;
-}
-
-absl::StatusOr<nlohmann::json> ConfigOf(const GgufWriter& writer) {
-  const std::string bytes = writer.Bytes();
-  ASSIGN_OR_RETURN(const GgufFile file, ParseWritten(bytes));
-  ASSIGN_OR_RETURN(const std::string text, GgufConfigJson(file));
-  return nlohmann::json::parse(text);
-}
-
-std::string ErrorOf(const GgufWriter& writer) { return Message(ConfigOf(writer).status()); }
 
 TEST(GgufConfigTest, Llama) {
   GgufWriter writer = WithTable(LlamaMetadata());
@@ -234,21 +220,39 @@ TEST(GgufConfigTest, RefusesOtherDivisors) {
 TEST(GgufConfigTest, EndTokensByIdAndBySpelling) {
   GgufWriter writer;
   writer.Text("general.architecture", "llama")
-      .Texts("tokenizer.ggml.tokens",
-             {"a", "<|eot_id|>", "<|im_end|>", "</s>", "<|eom_id|>", "<|end_of_text|>"})
-      .I32s("tokenizer.ggml.token_type", {1, 3, 1, 3, 3, 3})
+      .Texts("tokenizer.ggml.tokens", {"a", "<|eot_id|>", "<|im_end|>", "</s>", "<|eom_id|>",
+                                       "<|end_of_text|>", "<end_of_turn>"})
+      .I32s("tokenizer.ggml.token_type", {1, 3, 1, 3, 3, 3, 3})
       .U32("tokenizer.ggml.eos_token_id", 3)
       .U32("tokenizer.ggml.eot_token_id", 0);
   const std::string bytes = writer.Bytes();
   // <|im_end|> is an ordinary token here, which texts can spell.
-  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(0, 1, 3, 4, 5));
+  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(0, 1, 3, 4, 5, 6));
 }
 
-TEST(GgufConfigTest, HeadDimAndArchitecture) {
+TEST(GgufConfigTest, Architecture) {
   const std::string bytes = LlamaMetadata().Bytes();
-  const auto file = ParseWritten(bytes);
-  EXPECT_EQ(*GgufHeadDim(*file), 8);
-  EXPECT_EQ(*GgufArchitecture(*file), "llama");
+  EXPECT_EQ(*GgufArchitecture(*ParseWritten(bytes)), "llama");
+}
+
+TEST(GgufConfigTest, EndOfAPartIsAnEndInPhi3Only) {
+  for (const bool phi3 : {true, false}) {
+    GgufWriter writer;
+    writer.Text("general.architecture", phi3 ? "phi3" : "gpt-oss")
+        .Texts("tokenizer.ggml.tokens", {"a", "<|end|>"})
+        .I32s("tokenizer.ggml.token_type", {1, 3});
+    const std::string bytes = writer.Bytes();
+    EXPECT_EQ(GgufEndTokens(*ParseWritten(bytes))->size(), phi3 ? 1 : 0);
+  }
+}
+
+// As some files of Gemma have them.
+TEST(GgufConfigTest, OrdinaryMarkersOfTurnsEndAnswers) {
+  GgufWriter writer;
+  writer.Texts("tokenizer.ggml.tokens", {"a", "<start_of_turn>", "<end_of_turn>"})
+      .I32s("tokenizer.ggml.token_type", {1, 1, 1});
+  const std::string bytes = writer.Bytes();
+  EXPECT_THAT(*GgufEndTokens(*ParseWritten(bytes)), ElementsAre(2));
 }
 
 struct RefusedConfig {
@@ -275,13 +279,22 @@ INSTANTIATE_TEST_SUITE_P(
         RefusedConfig{"no_architecture", GgufWriter(),
                       "m.gguf: key \"general.architecture\" is missing"},
         RefusedConfig{
-            "architecture", LlamaMetadata("gemma3"),
-            "\"general.architecture\" is \"gemma3\", allowed is one of gpt-oss, llama, qwen2, "
-            "qwen3, qwen3moe"},
+            "architecture", LlamaMetadata("gemma"),
+            "\"general.architecture\" is \"gemma\", allowed is one of deepseek2, gemma2, gemma3, "
+            "gpt-oss, granite, llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
-        RefusedConfig{"experts", Changed([](auto& w) { w.U32("llama.expert_count", 8); }),
-                      "\"llama.expert_count\" is 8, allowed is an integer from 0 to 0"},
+        RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),
+                      "\"qwen2.expert_count\" is 8, allowed is an integer from 0 to 0"},
+        RefusedConfig{"used_experts", Changed([](auto& w) { w.U32("llama.expert_used_count", 2); }),
+                      "\"llama.expert_used_count\" is 2, allowed is an integer from 0 to 0"},
+        RefusedConfig{"size_of_experts", Changed([](auto& w) {
+                        w.U32("llama.expert_count", 8)
+                            .U32("llama.expert_used_count", 2)
+                            .U32("llama.expert_feed_forward_length", 40);
+                      }),
+                      "\"llama.expert_feed_forward_length\" is 40, allowed is absent, or "
+                      "feed_forward_length (48)"},
         RefusedConfig{"unknown_key", Changed([](auto& w) { w.F32("llama.logit_scale", 2); }),
                       "\"llama.logit_scale\" is none that llama models are known to have"},
         RefusedConfig{"missing", WithTable(GgufWriter().Text("general.architecture", "llama")),

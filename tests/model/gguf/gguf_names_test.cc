@@ -19,6 +19,7 @@ constexpr Names kNames[] = {
     {"blk.7.attn_q.bias", "model.layers.7.self_attn.q_proj.bias"},
     {"blk.7.attn_k.bias", "model.layers.7.self_attn.k_proj.bias"},
     {"blk.7.attn_v.weight", "model.layers.7.self_attn.v_proj.weight"},
+    {"blk.7.attn_qkv.weight", "model.layers.7.self_attn.qkv_proj.weight"},
     {"blk.7.attn_output.weight", "model.layers.7.self_attn.o_proj.weight"},
     {"blk.7.attn_q_norm.weight", "model.layers.7.self_attn.q_norm.weight"},
     {"blk.7.attn_k_norm.weight", "model.layers.7.self_attn.k_norm.weight"},
@@ -31,7 +32,21 @@ constexpr Names kNames[] = {
     {"blk.7.ffn_gate_inp.bias", "model.layers.7.mlp.router.bias"},
     {"blk.7.ffn_gate_exps.weight", "model.layers.7.mlp.experts.gate_proj.weight"},
     {"blk.7.ffn_up_exps.bias", "model.layers.7.mlp.experts.up_proj.bias"},
-    {"blk.7.ffn_down_exps.weight", "model.layers.7.mlp.experts.down_proj.weight"}};
+    {"blk.7.ffn_down_exps.weight", "model.layers.7.mlp.experts.down_proj.weight"},
+    {"blk.7.ffn_gate.0.weight", "model.layers.7.mlp.experts.0.gate_proj.weight"},
+    {"blk.7.ffn_down.63.weight", "model.layers.7.mlp.experts.63.down_proj.weight"},
+    {"blk.7.ffn_up_shexp.weight", "model.layers.7.mlp.shared_experts.up_proj.weight"},
+    {"blk.7.ffn_gate_inp_shexp.weight", "model.layers.7.mlp.shared_experts_gate.weight"},
+    {"blk.7.exp_probs_b.bias", "model.layers.7.mlp.router.e_score_correction_bias"},
+    {"blk.7.post_ffw_norm.weight", "model.layers.7.post_ffw_norm.weight"},
+    {"blk.7.attn_q_a.weight", "model.layers.7.self_attn.q_a_proj.weight"},
+    {"blk.7.attn_q_a_norm.weight", "model.layers.7.self_attn.q_a_layernorm.weight"},
+    {"blk.7.attn_q_b.weight", "model.layers.7.self_attn.q_b_proj.weight"},
+    {"blk.7.attn_kv_a_mqa.weight", "model.layers.7.self_attn.kv_a_proj_with_mqa.weight"},
+    {"blk.7.attn_kv_a_norm.weight", "model.layers.7.self_attn.kv_a_layernorm.weight"},
+    {"blk.7.attn_kv_b.weight", "model.layers.7.self_attn.kv_b_proj.weight"},
+    {"blk.7.attn_k_b.weight", "model.layers.7.self_attn.k_b_proj.weight"},
+    {"blk.7.attn_v_b.weight", "model.layers.7.self_attn.v_b_proj.weight"}};
 
 TEST(GgufNamesTest, BothWays) {
   for (const Names& names : kNames) {
@@ -43,18 +58,38 @@ TEST(GgufNamesTest, BothWays) {
 }
 
 TEST(GgufNamesTest, OthersHaveNone) {
-  for (const char* name :
-       {"", "blk.", "blk.0", "blk.0.weight", "blk..attn_q.weight", "blk.x.attn_q.weight",
-        "blk.00.attn_q.weight", "blk.01.attn_q.weight", "blk.-1.attn_q.weight",
-        "blk.123456.attn_q.weight", "blk.0.attn_q", "blk.0.attn_q.scale", "blk.0.attn_qkv.weight",
-        "blk.0.ffn_gate_shexp.weight", "rope_freqs.weight", "output.bias", "token_embd.weight.x"}) {
+  for (const char* name : {"",
+                           "blk.",
+                           "blk.0",
+                           "blk.0.weight",
+                           "blk..attn_q.weight",
+                           "blk.x.attn_q.weight",
+                           "blk.00.attn_q.weight",
+                           "blk.01.attn_q.weight",
+                           "blk.-1.attn_q.weight",
+                           "blk.123456.attn_q.weight",
+                           "blk.0.attn_q",
+                           "blk.0.attn_q.scale",
+                           "blk.0.attn_qkvs.weight",
+                           "blk.0.ffn_gate..weight",
+                           "blk.0.ffn_gate.01.weight",
+                           "blk.0.ffn_gate.x.weight",
+                           "blk.0.ffn_norm.1.weight",
+                           "blk.0.exp_probs_b.weight",
+                           "blk.0.exp_probs_b",
+                           "model.layers.0.mlp.experts..gate_proj.weight",
+                           "model.layers.0.mlp.experts.gate_proj",
+                           "rope_freqs.weight",
+                           "output.bias",
+                           "token_embd.weight.x"}) {
     EXPECT_EQ(HuggingFaceName(name), std::nullopt) << name;
   }
 }
 
-TEST(GgufNamesTest, OnlyLlamaHasInterleavedRows) {
+TEST(GgufNamesTest, LlamaAndGraniteHaveInterleavedRows) {
   for (const char* name : {"blk.0.attn_q.weight", "blk.3.attn_k.weight", "blk.0.attn_q.bias"}) {
     EXPECT_TRUE(HasInterleavedRows("llama", name)) << name;
+    EXPECT_TRUE(HasInterleavedRows("granite", name)) << name;
     EXPECT_FALSE(HasInterleavedRows("qwen2", name)) << name;
     EXPECT_FALSE(HasInterleavedRows("qwen3", name)) << name;
   }

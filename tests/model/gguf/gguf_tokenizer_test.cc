@@ -131,6 +131,38 @@ TEST(GgufTokenizerTest, SentencePieceWithoutASpaceBefore) {
 }
 
 // A token that ends answers is special, whatever its type says: prompts must not spell it.
+// Files do not say it; in Phi-3's tokenizer it is so.
+TEST(GgufTokenizerTest, SpecialTokensOfPhi3TakeTheSpacesBehindThem) {
+  const auto strips = [](const GgufWriter& writer) {
+    const auto json = TokenizerOf(writer);
+    EXPECT_TRUE(json.ok()) << json.status();
+    std::vector<bool> found;
+    for (const nlohmann::json& token : (*json)["added_tokens"]) found.push_back(token["rstrip"]);
+    return found;
+  };
+  EXPECT_EQ(strips(ScoredWriter().Text("general.architecture", "phi3")),
+            (std::vector<bool>{false, false, true}));  // <unk>, <s>, </s>
+  EXPECT_EQ(strips(ScoredWriter().Text("general.architecture", "llama")),
+            (std::vector<bool>(3, false)));
+  EXPECT_EQ(strips(ByteLevelWriter("gpt-4o").Text("general.architecture", "phi3")),
+            (std::vector<bool>(2, false)));
+}
+
+TEST(GgufTokenizerTest, MarkersOfTurnsAreSpecial) {
+  GgufWriter writer;
+  writer.Text("tokenizer.ggml.model", "llama")
+      .Texts("tokenizer.ggml.tokens", {"<unk>", "<bos>", "<start_of_turn>", "<end_of_turn>"})
+      .F32s("tokenizer.ggml.scores", {0, 0, 0, 0})
+      .I32s("tokenizer.ggml.token_type", {2, 3, 1, 1})
+      .U32("tokenizer.ggml.bos_token_id", 1);
+  const auto json = TokenizerOf(writer);
+  ASSERT_TRUE(json.ok()) << json.status();
+  EXPECT_EQ(
+      (*json)["added_tokens"],
+      nlohmann::json::array({Added(0, "<unk>", true), Added(1, "<bos>", true),
+                             Added(2, "<start_of_turn>", true), Added(3, "<end_of_turn>", true)}));
+}
+
 TEST(GgufTokenizerTest, TokensWithARoleAreSpecial) {
   GgufWriter writer = ByteLevelWriter("gpt-2");
   writer.U32("tokenizer.ggml.eos_token_id", 4).U32("tokenizer.ggml.bos_token_id", 0);
@@ -252,7 +284,8 @@ INSTANTIATE_TEST_SUITE_P(
                          "\"tokenizer.ggml.pre\" is missing"},
         RefusedTokenizer{"pre", ByteLevelWriter("default"),
                          "\"tokenizer.ggml.pre\" is \"default\", allowed is one of "
-                         "deepseek-coder, deepseek-r1-qwen"},
+                         "deepseek-coder, deepseek-llm, "
+                         "deepseek-r1-qwen"},
         RefusedTokenizer{"table",
                          With(ScoredWriter(),
                               [](auto& w) {
