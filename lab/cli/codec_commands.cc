@@ -43,8 +43,9 @@ void AddEval(CommandLine& line) {
       ->type_name("FILE");
   command
       .add_option("--codec", eval.kv.codecs,
-                  "codec, eviction (for example snapkv:128), selection (quest:128) or format of "
-                  "all pages (pages:k3v2) to evaluate; may be repeated [all codecs, and int4]")
+                  "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
+                  "decoding too), selection (quest:128) or format of all pages (pages:k3v2) to "
+                  "evaluate; may be repeated [all codecs, and int4]")
       ->allow_extra_args(false)
       ->type_name("NAME");
   command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);

@@ -24,6 +24,7 @@ struct Gathered {
 // A prompt of the recall task.
 struct Question {
   std::vector<uint32_t> prompt;
+  size_t stated_at = 0;          // where the pass key's sentence begins
   size_t asked_at = 0;           // where the question begins
   std::vector<uint32_t> answer;  // the digits of the pass key
 };
@@ -53,6 +54,10 @@ class Evaluation {
       std::vector<std::vector<float>> logits;
       RETURN_IF_ERROR(Continue(false, windows, logits));
       Compare(windows, exact, logits, gathered[c]);
+      if (codecs[c].EvictsAnswer()) {  // Continue has compacted the pages.
+        RETURN_IF_ERROR(
+            session_.Compress(codecs[c], std::ssize(windows), options_.context).status());
+      }
       Windows again;
       RETURN_IF_ERROR(Generate(false, windows, again));
       for (size_t w = 0; w < windows.size(); ++w) {
@@ -186,13 +191,15 @@ class Evaluation {
                     text_.begin() + static_cast<long>(at + count));
     };
     append_text(16 + engine() % 16);
+    const size_t stated_at = prompt.size();
     prompt.insert(prompt.end(), fact.begin(), fact.end());
     const size_t between = fact.size() + ask.size();
     append_text(static_cast<size_t>(distance) > between ? static_cast<size_t>(distance) - between
                                                         : 0);
     const size_t asked_at = prompt.size();
     prompt.insert(prompt.end(), ask.begin(), ask.end());
-    return Question{.prompt = std::move(prompt), .asked_at = asked_at, .answer = value};
+    return Question{
+        .prompt = std::move(prompt), .stated_at = stated_at, .asked_at = asked_at, .answer = value};
   }
 
   // Prompts differ in length by a few tokens: each goes alone.
@@ -208,7 +215,8 @@ class Evaluation {
   }
 
   // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
-  // behind a first turn that does not have the question yet.
+  // behind a first turn that does not have the question yet. Where the answer is evicted, the pass
+  // key comes as tokens of the answer, too.
   absl::Status RecallBehind(const Question& question, const JudgedCodec& codec, int32_t distance,
                             Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
@@ -220,10 +228,11 @@ class Evaluation {
       ASSIGN_OR_RETURN(told, Tells(false, prompt.size(), answer.front(), answer.subspan(1)));
     }
     gathered.told[distance] += told ? 1 : 0;
-    RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(question.asked_at)));
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(question.asked_at)).status());
+    const size_t turn = codec.EvictsAnswer() ? question.stated_at : question.asked_at;
+    RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(turn)));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(turn)).status());
     std::vector<float> logits;
-    for (size_t at = question.asked_at; at + 1 < prompt.size(); ++at) {
+    for (size_t at = turn; at + 1 < prompt.size(); ++at) {
       RETURN_IF_ERROR(
           session_.Step(false, static_cast<int32_t>(at), std::span(prompt).subspan(at, 1), logits));
     }
@@ -279,49 +288,15 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   return row;
 }
 
-constexpr std::string_view kPages = "pages:";
-
-absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) {
-  std::vector<JudgedCodec> codecs;
-  if (options.codecs.empty()) {
-    for (const KvCodecSpec& spec : AllKvCodecs()) codecs.push_back({KvCodecName(spec), spec});
-    codecs.push_back({"int4", std::nullopt});
-  }
-  for (const std::string& name : options.codecs) {
-    if (name == "int4") {
-      codecs.push_back({name, std::nullopt});
-      continue;
-    }
-    if (const auto eviction = EvictionOf(name)) {
-      if (eviction->slack_tokens > 0) {
-        return InvalidArgument(
-            "{} evicts while decoding, and only what a prompt loses is evaluated; leave out +{}",
-            name, eviction->slack_tokens);
-      }
-      codecs.push_back({name, std::nullopt, eviction});
-      continue;
-    }
-    if (const auto selection = SelectionOf(name)) {
-      codecs.push_back({name, std::nullopt, std::nullopt, selection});
-      continue;
-    }
-    if (name.starts_with(kPages)) {
-      const std::optional<KvDtype> pages = KvDtypeOf(std::string_view(name).substr(kPages.size()));
-      if (!pages) return InvalidArgument("{} names no format of pages (--kv_format)", name);
-      codecs.push_back({.name = name, .spec = {}, .pages = pages});
-      continue;
-    }
-    ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));
-    codecs.push_back({name, spec});
-  }
-  return codecs;
-}
-
 }  // namespace
 
 absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
                                        const std::function<void(const std::string&)>& progress) {
-  ASSIGN_OR_RETURN(const std::vector<JudgedCodec> codecs, CodecsOf(options));
+  std::vector<JudgedCodec> codecs;
+  for (const std::string& name : options.codecs) {
+    ASSIGN_OR_RETURN(codecs.emplace_back(), ParseJudgedCodec(name));
+  }
+  if (codecs.empty()) codecs = AllJudgedCodecs();
   const int32_t max = options.context + options.continuation + 64;
   ASSIGN_OR_RETURN(const auto session,
                    KvEvalSession::Open(options.model, options.threads, options.windows, max));

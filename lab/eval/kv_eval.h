@@ -42,8 +42,8 @@ struct KvQuality {
   Estimate same_tokens;              // greedily generated before the first that differs
   double same_generation = 0;        // share of generations that never differ
   std::map<int32_t, double> recall;  // by distance in tokens: share of pass keys told whole
-  // The same where the question comes behind an eviction, or its tokens select, too; empty for a
-  // codec.
+  // The same where the question comes behind an eviction, or its tokens select, too; where answers
+  // are evicted, the pass key comes as tokens of the answer. Empty for a codec.
   std::map<int32_t, double> recall_later;
 };
 

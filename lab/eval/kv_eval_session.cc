@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/cpu/kv_quant.h"
 #include "kernels/kv_rows.h"
 #include "prefill_worker/prompt_eviction.h"
@@ -79,6 +80,7 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   }
   prompts_.resize(static_cast<size_t>(sequences));
   evicted_.resize(static_cast<size_t>(sequences));
+  queries_.resize(static_cast<size_t>(sequences));
 }
 
 std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
@@ -130,16 +132,14 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   const uint32_t evicted = eviction.Evicted(tokens);
   damage.bits += static_cast<double>(tokens - evicted) / tokens;
   damage.elements += 1.0 / 16;
-  if (evicted == 0) {
-    CopySequence(index);
-    return absl::OkStatus();
-  }
-  evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
   if (!attention)
     return FailedPrecondition(
         "the model has sliding windows, attention sinks or latents: nothing can be evicted");
-  return Evict(eviction, *attention, index);
+  evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
+  if (evicted > 0) return Evict(eviction, *attention, index);
+  CopySequence(index);
+  return absl::OkStatus();
 }
 
 // The observed tokens are computed once more, for their queries; their KV gets the same bits.
@@ -171,6 +171,23 @@ absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttentio
                                    .on_queries = observe}));
   }
   return absl::OkStatus();
+}
+
+// As a decode worker before the step of the token at `position`.
+void KvEvalSession::CompactWhereDue(int32_t index, int32_t position) {
+  if (!eviction_) return;
+  const auto i = static_cast<size_t>(index);
+  const auto due = static_cast<int32_t>(eviction_->EvictedAt(
+      static_cast<uint32_t>(prompts_[i].size()), static_cast<uint32_t>(position)));
+  if (evicted_[i] == due) return;
+  CompactKv(*runner_->eviction_attention(), kv_[1],
+            {.eviction = *eviction_,
+             .evicted = evicted_[i],
+             .from = Table(index),
+             .to = Table(index),
+             .queries = queries_[i]});
+  evicted_[i] += static_cast<int32_t>(eviction_->slack_tokens);
+  PENSTOCK_CHECK_EQ(evicted_[i], due);
 }
 
 // All KV is held, and beside it the bounds of the keys of each block, in bf16.
@@ -223,6 +240,7 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   PageDamage damage;
   std::fill(evicted_.begin(), evicted_.end(), 0);
   selection_ = codec.selection;
+  eviction_ = codec.EvictsAnswer() ? codec.eviction : std::nullopt;
   kv_[1].layout = layout_;
   for (int32_t i = 0; i < sequences; ++i) {
     if (codec.selection) {
@@ -244,6 +262,7 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
   logits.resize(tokens.size() * static_cast<size_t>(vocab()));
   std::vector<SequenceStep> steps;
   for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!exact) CompactWhereDue(static_cast<int32_t>(i), position);
     steps.push_back(
         {.tokens = tokens.subspan(i, 1),
          .position = position,
@@ -252,9 +271,17 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
          .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
          .wants_logits = true});
   }
-  return runner_->Step({.sequences = steps,
-                        .kv = kv_[exact ? 0 : 1],
-                        .logits = {logits.data(), {std::ssize(tokens), vocab()}}});
+  StepArgs args{.sequences = steps,
+                .kv = kv_[exact ? 0 : 1],
+                .logits = {logits.data(), {std::ssize(tokens), vocab()}}};
+  if (!exact && eviction_ && LastQueries::Needed(*eviction_)) {
+    args.on_queries = [this](int32_t layer, View<const float, 2> queries) {
+      for (int64_t i = 0; i < queries.dim(0); ++i) {
+        queries_[static_cast<size_t>(i)].Take(layer, queries.row(i), queries.dim(1));
+      }
+    };
+  }
+  return runner_->Step(args);
 }
 
 }  // namespace penstock

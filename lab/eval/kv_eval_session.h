@@ -8,28 +8,15 @@
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
-#include "kvstore/codec/codec.h"
 #include "kvstore/codec/codec_calibration.h"
-#include "kvstore/names/kv_policy.h"
+#include "lab/eval/judged_codec.h"
 #include "lab/eval/kv_source.h"
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
+#include "worker/engine/kv_compaction.h"
 
 namespace penstock {
-
-// A codec, an eviction, a selection or a page format to be judged; none: plain 4-bit groups, one to
-// a (token, head).
-struct JudgedCodec {
-  std::string name;
-  std::optional<KvCodecSpec> spec;
-  std::optional<KvEviction> eviction = {};
-  std::optional<KvSelection> selection = {};
-  std::optional<KvDtype> pages = {};  // of the prompt and of what follows
-
-  // True if it is done behind a prompt whose tokens are computed with exact KV.
-  bool BehindPrompt() const { return eviction || selection; }
-};
 
 // The error that a codec leaves in pages.
 struct PageDamage {
@@ -59,7 +46,9 @@ class KvEvalSession {
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
   // in pages of another format.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
-  // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
+  // One token at `position` of each sequence: the logits of the next, [sequences][vocab]. In the
+  // other pages, an eviction with slack compacts the sequences before, where its schedule says so.
+  // So its tokens must come in order, and once.
   absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
                     std::vector<float>& logits);
 
@@ -75,6 +64,7 @@ class KvEvalSession {
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
   absl::Status Evict(const KvEviction& rule, const EvictionAttention& attention, int32_t index);
   absl::Status SelectFrom(int32_t index, PageDamage& damage);
+  void CompactWhereDue(int32_t index, int32_t position);
   PageSelection SelectionOf(int32_t index, int32_t position) const;
 
   const LoadedModel model_;
@@ -90,6 +80,8 @@ class KvEvalSession {
   PagedKv kv_[2];                               // exact, damaged; the halves of pages_
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
+  std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts
+  std::vector<LastQueries> queries_;            // of each sequence's token before
   std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
 };
 

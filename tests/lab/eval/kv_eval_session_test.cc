@@ -1,0 +1,80 @@
+#include "lab/eval/kv_eval_session.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using Logits = std::vector<float>;
+
+constexpr int32_t kTokensMax = 320;
+
+class KvEvalSessionTest : public testing::Test {
+ protected:
+  KvEvalSessionTest()
+      : session_(KvEvalSession::Open(SourceFolder() + "/models/penstock-tiny", 2, 1, kTokensMax)
+                     .value()),
+        text_(
+            TokensOf(session_->tokenizer(), SourceFolder() + "/models/text/held_out.txt").value()) {
+  }
+
+  std::span<const uint32_t> Text(int32_t begin, int32_t end) const {
+    return std::span(text_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+  }
+
+  void Compress(const std::string& name, int32_t prompt) {
+    ASSERT_TRUE(session_->Prefill(0, Text(0, prompt)).ok());
+    const auto done = session_->Compress(ParseJudgedCodec(name).value(), 1, prompt);
+    ASSERT_TRUE(done.ok()) << done.status();
+  }
+
+  // The logits behind the text's token at `position`.
+  Logits Step(bool exact, int32_t position) {
+    Logits logits;
+    EXPECT_TRUE(session_->Step(exact, position, Text(position, position + 1), logits).ok());
+    return logits;
+  }
+
+  const std::unique_ptr<KvEvalSession> session_;
+  const std::vector<uint32_t> text_;
+};
+
+TEST_F(KvEvalSessionTest, TokensThatAllFitAreExact) {
+  for (const std::string name :
+       {"snapkv:300", "h2o:300", "tova:300", "keydiff:300", "keynorm:300", "streaming:300",
+        "random:300", "quest:300", "tova:300+16", "streaming:64+256"}) {
+    Compress(name, 64);
+    for (int32_t at = 64; at < 160; ++at) {
+      ASSERT_EQ(Step(false, at), Step(true, at)) << name << " at " << at;
+    }
+  }
+}
+
+// A compaction leaves what the eviction of a prompt of the same tokens leaves, bit for bit.
+TEST_F(KvEvalSessionTest, AnswersAreCompactedWhereTheyAreFull) {
+  constexpr int32_t kPrompt = 40, kKept = 64, kFull = 96;
+  for (const std::string method : {"streaming", "tova", "keydiff", "keynorm", "random"}) {
+    Compress(method + ":64+32", kPrompt);
+    for (int32_t at = kPrompt; at < kFull; ++at) {
+      ASSERT_EQ(Step(false, at), Step(true, at)) << method << " is not full at " << at;
+    }
+    std::vector<Logits> compacted;
+    for (int32_t at = kFull; at < kFull + kFull - kKept; ++at) compacted.push_back(Step(false, at));
+    EXPECT_NE(compacted.front(), Step(true, kFull)) << method;
+    Compress(method + ":64", kFull);
+    for (size_t i = 0; i < compacted.size(); ++i) {
+      ASSERT_EQ(compacted[i], Step(false, kFull + static_cast<int32_t>(i))) << method << " " << i;
+    }
+    Compress(method + ":64+32", kPrompt);
+    for (int32_t at = kPrompt; at <= kFull + kFull - kKept; ++at) compacted[0] = Step(false, at);
+    Compress(method + ":64", kFull);
+    Logits once;
+    for (int32_t at = kFull; at <= kFull + kFull - kKept; ++at) once = Step(false, at);
+    EXPECT_NE(compacted[0], once) << method << " is not compacted again";
+  }
+}
+
+}  // namespace
+}  // namespace penstock
