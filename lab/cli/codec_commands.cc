@@ -44,13 +44,17 @@ void AddEval(CommandLine& line) {
   command
       .add_option("--codec", eval.kv.codecs,
                   "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
-                  "decoding too), selection (quest:128) or format of all pages (pages:k3v2) to "
-                  "evaluate; may be repeated [all codecs, and int4]")
+                  "decoding too), selection (quest:128), blend of documents (blend:15; for "
+                  "comparison blend:naive, and blend:moved, which corrects positions alone) or "
+                  "format of all pages (pages:k3v2) to evaluate; may be repeated [all codecs, and "
+                  "int4]")
       ->allow_extra_args(false)
       ->type_name("NAME");
   command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);
   command.add_option("--windows", eval.kv.windows, "windows of text per seed [8]")->check(count);
   command.add_option("--context", eval.kv.context, "tokens of KV that are compressed [1024]")
+      ->check(count);
+  command.add_option("--document", eval.kv.document, "tokens of a document of a blend [256]")
       ->check(count);
   command.add_option("--continuation", eval.kv.continuation, "tokens scored and generated [128]")
       ->check(count);

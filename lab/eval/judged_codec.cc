@@ -5,6 +5,7 @@ namespace {
 
 constexpr std::string_view kPages = "pages:";
 constexpr std::string_view kInt4 = "int4";
+constexpr std::string_view kNaive = "blend:naive", kMoved = "blend:moved";
 
 std::vector<std::string> CodecNames() {
   std::vector<std::string> names;
@@ -19,24 +20,32 @@ absl::StatusOr<JudgedCodec> ParsePages(const std::string& name) {
   return JudgedCodec{.name = name, .pages = pages};
 }
 
+std::optional<JudgedBlend> JudgedBlendOf(std::string_view name) {
+  if (name == kNaive) return JudgedBlend{.moves_keys = false};
+  if (name == kMoved) return JudgedBlend{};
+  const std::optional<KvBlend> blend = BlendOf(name);
+  if (!blend) return std::nullopt;
+  return JudgedBlend{.blend = blend};
+}
+
 }  // namespace
 
 absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name) {
   if (name == kInt4) return JudgedCodec{.name = name};
   if (name.starts_with(kPages)) return ParsePages(name);
   if (name.find(':') != std::string::npos) {
+    const std::optional<JudgedBlend> blend = JudgedBlendOf(name);
+    if (blend) return JudgedCodec{.name = name, .blend = blend};
     RETURN_IF_ERROR(ParseKvPolicy(name).status());
-    const JudgedCodec codec{
-        .name = name, .eviction = EvictionOf(name), .selection = SelectionOf(name)};
-    if (codec.BehindPrompt()) return codec;
+    return JudgedCodec{.name = name, .eviction = EvictionOf(name), .selection = SelectionOf(name)};
   }
   const absl::StatusOr<KvCodecSpec> spec = ParseKvCodec(name);
   if (spec.ok()) return JudgedCodec{.name = name, .spec = *spec};
   return InvalidArgument(
       "\"{}\" cannot be evaluated; known are the codecs {}, pages:FORMAT, and METHOD:TOKENS with "
-      "METHOD {}, {}; +SLACK behind TOKENS evicts the answer too",
+      "METHOD {}, {} (+SLACK behind TOKENS evicts the answer too), blend:PERCENT, {} and {}",
       name.substr(0, 64), fmt::join(CodecNames(), ", "), fmt::join(KvEvictionNames(), ", "),
-      fmt::join(KvSelectionNames(), ", "));
+      fmt::join(KvSelectionNames(), ", "), kMoved, kNaive);
 }
 
 std::vector<JudgedCodec> AllJudgedCodecs() {

@@ -12,14 +12,28 @@
 
 namespace penstock {
 
-// A codec, an eviction, a selection or a page format to be judged; none: plain 4-bit groups, one to
-// a (token, head).
+// Documents of a prompt that are computed each alone and re-used. The prompt's first tokens are
+// exact, and everything behind them is in documents.
+struct JudgedBlend {
+  std::optional<KvBlend> blend = {};  // none: nothing is computed again, which no request can ask
+  bool moves_keys = true;             // false: keys keep the positions that they were computed at
+  int32_t document_tokens = 256;
+};
+
+// The tokens that a document is computed behind, and those before the first document in the prompt:
+// a part of one token follows the former there, because the first part is always exact.
+inline constexpr uint32_t kLeadingTokens = 16;
+inline constexpr uint32_t kExactTokens = kLeadingTokens + 1;
+
+// A codec, an eviction, a selection, a blend or a page format to be judged; none: plain 4-bit
+// groups, one to a (token, head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec = {};
   std::optional<KvEviction> eviction = {};
   std::optional<KvSelection> selection = {};
   std::optional<KvDtype> pages = {};  // of the prompt and of what follows
+  std::optional<JudgedBlend> blend = {};
 
   // True if it is done behind a prompt whose tokens are computed with exact KV.
   bool BehindPrompt() const { return eviction || selection; }

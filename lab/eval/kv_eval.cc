@@ -165,6 +165,7 @@ class Evaluation {
     damage.key_norm += more.key_norm;
     damage.value_error += more.value_error;
     damage.value_norm += more.value_norm;
+    damage.deviation = std::max(damage.deviation, more.deviation);
   }
 
   // "... The pass key is 12345. Remember it. <text> What is the pass key? The pass key is ", and
@@ -202,12 +203,13 @@ class Evaluation {
         .prompt = std::move(prompt), .stated_at = stated_at, .asked_at = asked_at, .answer = value};
   }
 
-  // Prompts differ in length by a few tokens: each goes alone.
+  // Prompts differ in length by a few tokens: each goes alone. A question is in no document.
   absl::Status RecallCompressed(const Question& question, const JudgedCodec& codec,
                                 int32_t distance, Gathered& gathered) {
     const size_t context = question.prompt.size() - 1;
     RETURN_IF_ERROR(session_.Prefill(0, std::span(question.prompt).first(context)));
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(context)).status());
+    const size_t compressed = codec.blend ? question.asked_at : context;
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(compressed)).status());
     ASSIGN_OR_RETURN(const bool told,
                      Tells(false, context, question.prompt.back(), question.answer));
     gathered.told[distance] += told ? 1 : 0;
@@ -279,6 +281,7 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   row.top1_agreement = EstimateOf(gathered.agreement);
   row.key_error = std::sqrt(gathered.damage.key_error / gathered.damage.key_norm);
   row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
+  if (codec.blend && codec.blend->blend) row.blend_deviation = gathered.damage.deviation;
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
   for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
@@ -288,6 +291,18 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   return row;
 }
 
+absl::Status SetDocuments(const KvEvalOptions& options, JudgedCodec& codec) {
+  if (!codec.blend) return absl::OkStatus();
+  codec.blend->document_tokens = options.document;
+  const int32_t behind = options.context - static_cast<int32_t>(kExactTokens);
+  const int32_t documents = (behind + options.document - 1) / options.document;
+  if (behind > 0 && documents < static_cast<int32_t>(kBlendPartsMax)) return absl::OkStatus();
+  return InvalidArgument(
+      "--context {} has {} exact tokens and {} documents of --document {} tokens; there must be 1 "
+      "to {}",
+      options.context, kExactTokens, std::max(documents, 0), options.document, kBlendPartsMax - 1);
+}
+
 }  // namespace
 
 absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
@@ -295,6 +310,7 @@ absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
   std::vector<JudgedCodec> codecs;
   for (const std::string& name : options.codecs) {
     ASSIGN_OR_RETURN(codecs.emplace_back(), ParseJudgedCodec(name));
+    RETURN_IF_ERROR(SetDocuments(options, codecs.back()));
   }
   if (codecs.empty()) codecs = AllJudgedCodecs();
   const int32_t max = options.context + options.continuation + 64;

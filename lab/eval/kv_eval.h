@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct KvEvalOptions {
   int32_t windows = 8;              // of text, per seed
   int32_t context = 1024;           // tokens whose KV is compressed
   int32_t continuation = 128;       // tokens scored, and generated, with it
+  int32_t document = 256;           // tokens of a document that a blend re-uses
   int32_t prompts = 24;             // per distance of the recall task, over all seeds
   int32_t threads = 0;              // 0: every core
   std::vector<std::string> codecs;  // empty: all
@@ -39,9 +41,10 @@ struct KvQuality {
   Estimate top1_agreement;  // share of positions with the same first choice
   // ||K - K'|| / ||K||, and of values; NaN where no KV is rounded to be compared.
   double key_error = 0, value_error = 0;
-  Estimate same_tokens;              // greedily generated before the first that differs
-  double same_generation = 0;        // share of generations that never differ
-  std::map<int32_t, double> recall;  // by distance in tokens: share of pass keys told whole
+  std::optional<double> blend_deviation;  // the greatest of a document; of a blend only
+  Estimate same_tokens;                   // greedily generated before the first that differs
+  double same_generation = 0;             // share of generations that never differ
+  std::map<int32_t, double> recall;       // by distance in tokens: share of pass keys told whole
   // The same where the question comes behind an eviction, or its tokens select, too; where answers
   // are evicted, the pass key comes as tokens of the answer. Empty for a codec.
   std::map<int32_t, double> recall_later;

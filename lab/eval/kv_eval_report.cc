@@ -27,6 +27,8 @@ nlohmann::ordered_json Json(const KvQuality& row) {
           {"top1_agreement", Json(row.top1_agreement)},
           {"key_error", row.key_error},
           {"value_error", row.value_error},
+          {"blend_deviation", row.blend_deviation ? nlohmann::ordered_json(*row.blend_deviation)
+                                                  : nlohmann::ordered_json()},
           {"same_tokens", Json(row.same_tokens)},
           {"same_generation", row.same_generation},
           {"recall", recall},
@@ -52,6 +54,7 @@ std::string ToJson(const KvEvalReport& report) {
                                  {"windows", options.windows},
                                  {"context", options.context},
                                  {"continuation", options.continuation},
+                                 {"document", options.document},
                                  {"prompts", options.prompts},
                                  {"tokens", report.tokens},
                                  {"perplexity", report.perplexity},
@@ -81,6 +84,7 @@ std::string ToText(const KvEvalReport& report) {
         row.divergence_p99, 100 * row.top1_agreement.mean, ErrorText(row.key_error),
         ErrorText(row.value_error), row.same_tokens.mean, 100 * row.same_generation);
     for (const auto& [distance, share] : row.recall) text += fmt::format(" {:>6.2f}", share);
+    if (row.blend_deviation) text += fmt::format("  deviation {:.3f}", *row.blend_deviation);
     if (!row.recall_later.empty()) text += "  later";
     for (const auto& [distance, share] : row.recall_later) text += fmt::format(" {:.2f}", share);
     text += '\n';

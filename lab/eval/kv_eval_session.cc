@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -71,7 +72,7 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   layout_ = runner_->kv_layout();
   sequences_ = sequences;
   table_blocks_ = layout_.BlocksFor(tokens_max);
-  blocks_.resize(static_cast<size_t>(table_blocks_ * sequences));
+  blocks_.resize(static_cast<size_t>(table_blocks_ * (sequences + 1)));
   std::iota(blocks_.begin(), blocks_.end(), 0u);
   const size_t half = blocks_.size() * layout_.BlockStride();
   pages_ = Buffer(2 * half);
@@ -90,16 +91,17 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
 
 absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
   prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
-  return Compute(kv_[0], index);
+  return Compute(kv_[0], tokens, 0, Table(index));
 }
 
-absl::Status KvEvalSession::Compute(const PagedKv& kv, int32_t index) {
-  const std::span<const uint32_t> tokens = prompts_[static_cast<size_t>(index)];
-  for (size_t at = 0; at < tokens.size(); at += kChunk) {
+// Computes the KV of `tokens` from `begin` on.
+absl::Status KvEvalSession::Compute(const PagedKv& kv, std::span<const uint32_t> tokens,
+                                    size_t begin, std::span<const uint32_t> table) {
+  for (size_t at = begin; at < tokens.size(); at += kChunk) {
     const SequenceStep step{
         .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
         .position = static_cast<int32_t>(at),
-        .blocks = Table(index)};
+        .blocks = table};
     RETURN_IF_ERROR(
         runner_->Step({.sequences = {&step, 1}, .kv = kv, .logits = {nullptr, {0, vocab()}}}));
   }
@@ -116,13 +118,23 @@ absl::Status KvEvalSession::ComputeIn(KvDtype format, int32_t index, PageDamage&
   layout.dtype = format;
   damage.bits += 8.0 * static_cast<double>(layout.LayerBytes());
   damage.elements += 2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens;
-  return Compute(kv_[1], index);
+  return Compute(kv_[1], prompts_[static_cast<size_t>(index)], 0, Table(index));
 }
 
 void KvEvalSession::CopySequence(int32_t index) {
   for (const uint32_t block : Table(index)) {
     std::memcpy(kv_[1].Block(block), kv_[0].Block(block), layout_.PayloadBytes());
   }
+}
+
+std::vector<Bf16> KvEvalSession::ReadBlocks(const PagedKv& kv, int32_t index,
+                                            uint32_t count) const {
+  const size_t elements = layout_.PayloadBytes() / sizeof(Bf16);
+  std::vector<Bf16> values(count * elements);
+  for (uint32_t b = 0; b < count; ++b) {
+    std::memcpy(values.data() + b * elements, kv.Block(Table(index)[b]), layout_.PayloadBytes());
+  }
+  return values;
 }
 
 absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t index,
@@ -190,6 +202,70 @@ void KvEvalSession::CompactWhereDue(int32_t index, int32_t position) {
   PENSTOCK_CHECK_EQ(evicted_[i], due);
 }
 
+// As prefill workers: each document is computed behind the leading tokens, and moved to its place;
+// then the prompt is computed in order, its documents as blended tokens.
+absl::Status KvEvalSession::BlendSequence(const JudgedBlend& judged, int32_t index, int32_t end,
+                                          PageDamage& damage) {
+  if (!runner_->key_rotations()) {
+    return FailedPrecondition(
+        "the model has sliding windows, latents, learned positions, multi-token prediction or less "
+        "than three layers: nothing can be blended");
+  }
+  std::vector<uint32_t> bounds = {kLeadingTokens};
+  for (auto at = static_cast<int32_t>(kExactTokens); at < end; at += judged.document_tokens) {
+    bounds.push_back(static_cast<uint32_t>(at));
+  }
+  bounds.push_back(static_cast<uint32_t>(end));
+  // The prompt's last token, whose logits are needed, is behind the documents.
+  ASSIGN_OR_RETURN(PromptParts parts,
+                   PartsOf(bounds, static_cast<size_t>(end) + 1, layout_.block_tokens));
+  parts.blend = judged.blend.value_or(KvBlend());
+  parts.deviation_max = std::numeric_limits<float>::infinity();
+  RETURN_IF_ERROR(MoveDocuments(parts, judged.moves_keys, index));
+  RETURN_IF_ERROR(BlendDocuments(parts, judged.blend.has_value(), index, damage));
+  const auto whole = static_cast<uint32_t>(end / layout_.block_tokens);
+  const KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
+  AddErrors(run, ReadBlocks(kv_[0], index, whole), ReadBlocks(kv_[1], index, whole), damage);
+  damage.bits += 16;
+  damage.elements += 1;
+  return absl::OkStatus();
+}
+
+absl::Status KvEvalSession::MoveDocuments(const PromptParts& parts, bool moves_keys,
+                                          int32_t index) {
+  KeyRotations rotations = *runner_->key_rotations();
+  if (!moves_keys) std::ranges::fill(rotations.layers, -1);
+  const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
+  for (const BlendPart& part : parts.parts) {
+    std::vector<uint32_t> alone(prompt.begin(), prompt.begin() + parts.leading);
+    alone.insert(alone.end(), prompt.begin() + part.begin, prompt.begin() + part.begin + part.held);
+    RETURN_IF_ERROR(Compute(kv_[1], alone, 0, Table(sequences_)));
+    MovePart(rotations, kv_[1], parts, part, Table(sequences_), Table(index));
+  }
+  return absl::OkStatus();
+}
+
+// Computes what is in no piece of a document, and blends the pieces; or leaves them as they are.
+absl::Status KvEvalSession::BlendDocuments(const PromptParts& parts, bool blends, int32_t index,
+                                           PageDamage& damage) {
+  const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
+  size_t at = 0;
+  for (BlendPiece& piece : PiecesOf(parts)) {
+    const auto begin = static_cast<size_t>(piece.begin), end = static_cast<size_t>(piece.end);
+    RETURN_IF_ERROR(Compute(kv_[1], prompt.first(begin), at, Table(index)));
+    at = end;
+    if (!blends) continue;
+    const SequenceStep step{.tokens = prompt.subspan(begin, end - begin),
+                            .position = piece.begin,
+                            .blocks = Table(index),
+                            .blended = &piece.blended};
+    RETURN_IF_ERROR(
+        runner_->Step({.sequences = {&step, 1}, .kv = kv_[1], .logits = {nullptr, {0, vocab()}}}));
+    damage.deviation = std::max(damage.deviation, double{piece.blended.deviation});
+  }
+  return Compute(kv_[1], prompt, at, Table(index));
+}
+
 // All KV is held, and beside it the bounds of the keys of each block, in bf16.
 absl::Status KvEvalSession::SelectFrom(int32_t index, PageDamage& damage) {
   if (!runner_->selects_pages()) {
@@ -217,14 +293,11 @@ absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t i
   run.protected_first = std::min<uint16_t>(kProtectedFirst, static_cast<uint16_t>(whole));
   run.protected_last =
       std::min(ProtectedLast(layout_), static_cast<uint16_t>(whole - run.protected_first));
-  std::vector<Bf16> values(run.Elements());
-  const size_t elements = values.size() / std::max(1u, whole);
-  for (uint32_t b = 0; b < whole; ++b) {
-    std::memcpy(values.data() + b * elements, kv_[0].Block(table[b]), layout_.PayloadBytes());
-  }
-  const std::vector<Bf16> before = values;
+  const std::vector<Bf16> before = ReadBlocks(kv_[0], index, whole);
+  std::vector<Bf16> values = before;
   const KvCodecContext context{.calibration = calibration_.ok() ? &*calibration_ : nullptr};
   ASSIGN_OR_RETURN(const double bits, RoundTrip(codec, run, context, values));
+  const size_t elements = values.size() / std::max(1u, whole);
   for (uint32_t b = 0; b < whole; ++b) {
     std::memcpy(kv_[1].Block(table[b]), values.data() + b * elements, layout_.PayloadBytes());
   }
@@ -245,6 +318,10 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   for (int32_t i = 0; i < sequences; ++i) {
     if (codec.selection) {
       RETURN_IF_ERROR(SelectFrom(i, damage));
+      continue;
+    }
+    if (codec.blend) {
+      RETURN_IF_ERROR(BlendSequence(*codec.blend, i, tokens, damage));
       continue;
     }
     if (codec.pages) {

@@ -14,6 +14,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
+#include "prefill_worker/prompt_blend.h"
 #include "worker/engine/kv_compaction.h"
 
 namespace penstock {
@@ -22,6 +23,7 @@ namespace penstock {
 struct PageDamage {
   double bits = 0, elements = 0;                                        // of the encoded form
   double key_error = 0, key_norm = 0, value_error = 0, value_norm = 0;  // squares
+  double deviation = 0;  // the greatest of a blended document (BlendedTokens::deviation)
 };
 
 // A model with pages for `sequences` sequences of `tokens_max` tokens, twice: exact ones, and
@@ -44,7 +46,7 @@ class KvEvalSession {
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
-  // in pages of another format.
+  // in pages of another format; or blends documents that end with the first `tokens`.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab]. In the
   // other pages, an eviction with slack compacts the sequences before, where its schedule says so.
@@ -56,13 +58,20 @@ class KvEvalSession {
   explicit KvEvalSession(LoadedModel model) : model_(std::move(model)) {}
   void Allocate(int32_t threads, int32_t sequences, int32_t tokens_max);
   std::span<const uint32_t> Table(int32_t index) const;
-  absl::Status Compute(const PagedKv& kv, int32_t index);
+  absl::Status Compute(const PagedKv& kv, std::span<const uint32_t> tokens, size_t begin,
+                       std::span<const uint32_t> table);
   void CopySequence(int32_t index);
+  std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
   absl::Status ComputeIn(KvDtype format, int32_t index, PageDamage& damage);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
   absl::Status Evict(const KvEviction& rule, const EvictionAttention& attention, int32_t index);
+  absl::Status BlendSequence(const JudgedBlend& judged, int32_t index, int32_t end,
+                             PageDamage& damage);
+  absl::Status MoveDocuments(const PromptParts& parts, bool moves_keys, int32_t index);
+  absl::Status BlendDocuments(const PromptParts& parts, bool blends, int32_t index,
+                              PageDamage& damage);
   absl::Status SelectFrom(int32_t index, PageDamage& damage);
   void CompactWhereDue(int32_t index, int32_t position);
   PageSelection SelectionOf(int32_t index, int32_t position) const;
@@ -75,7 +84,7 @@ class KvEvalSession {
   KvLayout layout_;
   int32_t sequences_ = 0;
   int64_t table_blocks_ = 0;
-  std::vector<uint32_t> blocks_;
+  std::vector<uint32_t> blocks_;  // of every sequence, and of one document
   Buffer pages_;
   PagedKv kv_[2];                               // exact, damaged; the halves of pages_
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled

@@ -24,6 +24,14 @@ TEST(JudgedCodec, NamesOfAllKinds) {
   EXPECT_TRUE(ParseJudgedCodec("tova:64+32")->EvictsAnswer());
 }
 
+TEST(JudgedCodec, Blends) {
+  EXPECT_EQ(ParseJudgedCodec("blend:15")->blend->blend, KvBlend{.percent = 15});
+  EXPECT_FALSE(ParseJudgedCodec("blend:moved")->blend->blend);
+  EXPECT_TRUE(ParseJudgedCodec("blend:moved")->blend->moves_keys);
+  EXPECT_FALSE(ParseJudgedCodec("blend:naive")->blend->moves_keys);
+  EXPECT_THAT(ErrorOf("blend:0"), HasSubstr("PERCENT 1 to 100"));
+}
+
 TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("i9"), HasSubstr("known are the codecs raw, lx16,"));
   EXPECT_THAT(ErrorOf("near-lossless"), HasSubstr("cannot be evaluated"));

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "lab/eval/logit_statistics.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -24,10 +25,13 @@ class KvEvalSessionTest : public testing::Test {
     return std::span(text_).subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
   }
 
-  void Compress(const std::string& name, int32_t prompt) {
-    ASSERT_TRUE(session_->Prefill(0, Text(0, prompt)).ok());
-    const auto done = session_->Compress(ParseJudgedCodec(name).value(), 1, prompt);
-    ASSERT_TRUE(done.ok()) << done.status();
+  PageDamage Compress(const std::string& name, int32_t prompt) {
+    EXPECT_TRUE(session_->Prefill(0, Text(0, prompt)).ok());
+    JudgedCodec codec = ParseJudgedCodec(name).value();
+    if (codec.blend) codec.blend->document_tokens = 64;
+    const auto done = session_->Compress(codec, 1, prompt);
+    EXPECT_TRUE(done.ok()) << done.status();
+    return done.value_or(PageDamage());
   }
 
   // The logits behind the text's token at `position`.
@@ -73,6 +77,31 @@ TEST_F(KvEvalSessionTest, AnswersAreCompactedWhereTheyAreFull) {
     Logits once;
     for (int32_t at = kFull; at <= kFull + kFull - kKept; ++at) once = Step(false, at);
     EXPECT_NE(compacted[0], once) << method << " is not compacted again";
+  }
+}
+
+// Four documents, of which the last fills no block, and tokens behind them.
+TEST_F(KvEvalSessionTest, ABlendOfAllTokensIsExact) {
+  constexpr int32_t kPrompt = 220;
+  EXPECT_EQ(Compress("blend:100", kPrompt).key_error, 0);
+  for (int32_t at = kPrompt; at < kPrompt + 32; ++at) {
+    ASSERT_EQ(Step(false, at), Step(true, at)) << at;
+  }
+}
+
+TEST_F(KvEvalSessionTest, ABlendIsNearerTheMoreItComputes) {
+  double least = 1e9, keys = 1e9;
+  for (const char* name : {"blend:naive", "blend:moved", "blend:50", "blend:90"}) {
+    const PageDamage damage = Compress(name, 220);
+    double divergence = 0;
+    for (int32_t at = 220; at < 284; ++at)
+      divergence += Divergence(Step(true, at), Step(false, at));
+    EXPECT_LT(divergence, least) << name;
+    EXPECT_GT(divergence, 0) << name;
+    EXPECT_LT(damage.key_error, keys) << name;
+    EXPECT_EQ(damage.deviation > 0, ParseJudgedCodec(name)->blend->blend.has_value()) << name;
+    least = divergence;
+    keys = damage.key_error;
   }
 }
 
