@@ -42,12 +42,13 @@ void AddEval(CommandLine& line) {
   command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")
       ->type_name("FILE");
   command
-      .add_option("--codec", eval.kv.codecs,
-                  "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
-                  "decoding too), selection (quest:128), blend of documents (blend:15; for "
-                  "comparison blend:naive, and blend:moved, which corrects positions alone) or "
-                  "format of all pages (pages:k3v2) to evaluate; may be repeated [all codecs, and "
-                  "int4]")
+      .add_option(
+          "--codec", eval.kv.codecs,
+          "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
+          "decoding too), selection (quest:128), blend of documents (blend:15) or "
+          "format of all pages (pages:k3v2) to evaluate; for comparison oracle:128 (the "
+          "prompt's 128 tokens with the most attention), blend:naive, and blend:moved, which "
+          "corrects positions alone; may be repeated [all codecs, and int4]")
       ->allow_extra_args(false)
       ->type_name("NAME");
   command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);
@@ -65,7 +66,8 @@ void AddEval(CommandLine& line) {
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N");
   command.add_flag("--json", eval.json, "print JSON instead of a table");
-  command.add_option("--plot", eval.plot, "draw KL divergence over size")->type_name("FILE.svg");
+  command.add_option("--plot", eval.plot, "draw KL divergence over size, and recall")
+      ->type_name("FILE.svg");
 }
 
 }  // namespace penstock

@@ -25,8 +25,15 @@ struct JudgedBlend {
 inline constexpr uint32_t kLeadingTokens = 16;
 inline constexpr uint32_t kExactTokens = kLeadingTokens + 1;
 
-// A codec, an eviction, a selection, a blend or a page format to be judged; none: plain 4-bit
-// groups, one to a (token, head).
+// The upper bound of evictions and selections, which no worker can have: each token attends to the
+// answer so far and, in each layer and KV head, to the `tokens` of the prompt to which it gives the
+// most attention. All KV is exact.
+struct KvOracle {
+  uint32_t tokens = 0;
+};
+
+// A codec, an eviction, a selection, a blend, an oracle or a page format to be judged; none: plain
+// 4-bit groups, one to a (token, head).
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec = {};
@@ -34,12 +41,19 @@ struct JudgedCodec {
   std::optional<KvSelection> selection = {};
   std::optional<KvDtype> pages = {};  // of the prompt and of what follows
   std::optional<JudgedBlend> blend = {};
+  std::optional<KvOracle> oracle = {};
 
   // True if it is done behind a prompt whose tokens are computed with exact KV.
-  bool BehindPrompt() const { return eviction || selection; }
+  bool BehindPrompt() const { return eviction || selection || oracle; }
   // True if the answer's tokens are evicted too.
   bool EvictsAnswer() const { return eviction && eviction->slack_tokens > 0; }
 };
+
+// The bytes of a decode worker that one sequence holds at its peak, from the end of a prompt of
+// `prompt_tokens` to `tokens` tokens: whole blocks of pages, and beside them the bounds of keys
+// that a selection needs.
+int64_t ResidentBytes(const JudgedCodec& codec, KvLayout layout, uint32_t prompt_tokens,
+                      uint32_t tokens);
 
 // INVALID_ARGUMENT lists the known names.
 absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name);

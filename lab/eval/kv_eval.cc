@@ -12,13 +12,16 @@ namespace {
 
 using Windows = std::vector<std::vector<uint32_t>>;  // equally long
 
+// Of each distance, a value for each prompt: 1 if the pass key was told whole, else 0.
+using Answers = std::map<int32_t, std::vector<double>>;
+
 // The samples of one codec, a value per window.
 struct Gathered {
   std::vector<double> nats, exact_nats, divergence, agreement, same;
   std::vector<double> divergences;  // a value per token
   double whole = 0;                 // generations without a difference
   PageDamage damage;
-  std::map<int32_t, double> told, told_later;
+  Answers told, told_later;
 };
 
 // A prompt of the recall task.
@@ -77,6 +80,10 @@ class Evaluation {
     std::mt19937_64 engine(static_cast<uint64_t>(distance) * 1000003);
     for (int32_t i = 0; i < options_.prompts; ++i) {
       ASSIGN_OR_RETURN(const Question question, MakeQuestion(distance, engine));
+      RETURN_IF_ERROR(session_.Prefill(0, question.prompt));
+      ASSIGN_OR_RETURN(const bool told, Tells(true, question.prompt.size() - 1,
+                                              question.prompt.back(), question.answer));
+      exact_told_[distance].push_back(told ? 1 : 0);
       for (size_t c = 0; c < codecs.size(); ++c) {
         RETURN_IF_ERROR(codecs[c].BehindPrompt()
                             ? RecallBehind(question, codecs[c], distance, gathered[c])
@@ -85,6 +92,8 @@ class Evaluation {
     }
     return absl::OkStatus();
   }
+
+  const Answers& exact_told() const { return exact_told_; }
 
  private:
   size_t Context() const { return static_cast<size_t>(options_.context); }
@@ -207,12 +216,12 @@ class Evaluation {
   absl::Status RecallCompressed(const Question& question, const JudgedCodec& codec,
                                 int32_t distance, Gathered& gathered) {
     const size_t context = question.prompt.size() - 1;
-    RETURN_IF_ERROR(session_.Prefill(0, std::span(question.prompt).first(context)));
+    session_.SetPrompt(0, std::span(question.prompt).first(context));
     const size_t compressed = codec.blend ? question.asked_at : context;
     RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(compressed)).status());
     ASSIGN_OR_RETURN(const bool told,
                      Tells(false, context, question.prompt.back(), question.answer));
-    gathered.told[distance] += told ? 1 : 0;
+    gathered.told[distance].push_back(told ? 1 : 0);
     return absl::OkStatus();
   }
 
@@ -223,15 +232,15 @@ class Evaluation {
                             Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
-    RETURN_IF_ERROR(session_.Prefill(0, prompt));
+    session_.SetPrompt(0, prompt);
     RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(prompt.size())).status());
     ASSIGN_OR_RETURN(bool told, Tells(true, prompt.size() - 1, prompt.back(), answer.first(1)));
     if (told) {
       ASSIGN_OR_RETURN(told, Tells(false, prompt.size(), answer.front(), answer.subspan(1)));
     }
-    gathered.told[distance] += told ? 1 : 0;
+    gathered.told[distance].push_back(told ? 1 : 0);
     const size_t turn = codec.EvictsAnswer() ? question.stated_at : question.asked_at;
-    RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(turn)));
+    session_.SetPrompt(0, std::span(prompt).first(turn));
     RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(turn)).status());
     std::vector<float> logits;
     for (size_t at = turn; at + 1 < prompt.size(); ++at) {
@@ -239,7 +248,7 @@ class Evaluation {
           session_.Step(false, static_cast<int32_t>(at), std::span(prompt).subspan(at, 1), logits));
     }
     ASSIGN_OR_RETURN(const bool later, Tells(false, prompt.size() - 1, prompt.back(), answer));
-    gathered.told_later[distance] += later ? 1 : 0;
+    gathered.told_later[distance].push_back(later ? 1 : 0);
     return absl::OkStatus();
   }
 
@@ -260,9 +269,26 @@ class Evaluation {
   const KvEvalOptions& options_;
   KvEvalSession& session_;
   const std::vector<uint32_t> text_;
+  Answers exact_told_;
 };
 
-KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gathered& gathered) {
+std::map<int32_t, double> SharesOf(const Answers& answers) {
+  std::map<int32_t, double> shares;
+  for (const auto& [distance, told] : answers) shares[distance] = EstimateOf(told).mean;
+  return shares;
+}
+
+// The change over all prompts of all distances, paired.
+Estimate ChangeOf(const Answers& exact, const Answers& other) {
+  std::vector<double> changes;
+  for (const auto& [distance, told] : other) {
+    const std::vector<double>& before = exact.at(distance);
+    for (size_t i = 0; i < told.size(); ++i) changes.push_back(told[i] - before[i]);
+  }
+  return changes.empty() ? Estimate() : EstimateOf(changes);
+}
+
+KvQuality QualityOf(const JudgedCodec& codec, const Answers& exact_told, Gathered& gathered) {
   std::vector<double> changes;
   double nats = 0;
   for (size_t i = 0; i < gathered.nats.size(); ++i) {
@@ -284,10 +310,10 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   if (codec.blend && codec.blend->blend) row.blend_deviation = gathered.damage.deviation;
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
-  for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
-  for (const auto& [distance, told] : gathered.told_later) {
-    row.recall_later[distance] = told / options.prompts;
-  }
+  row.recall = SharesOf(gathered.told);
+  row.recall_later = SharesOf(gathered.told_later);
+  row.recall_change = ChangeOf(exact_told, gathered.told);
+  row.recall_later_change = ChangeOf(exact_told, gathered.told_later);
   return row;
 }
 
@@ -335,9 +361,13 @@ absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
     progress(fmt::format("recall over {} tokens", distance));
     RETURN_IF_ERROR(evaluation.Recall(distance, codecs, gathered));
   }
-  KvEvalReport report{.options = options, .perplexity = 0, .tokens = 0, .rows = {}};
+  KvEvalReport report{.options = options};
+  report.recall = SharesOf(evaluation.exact_told());
   for (size_t c = 0; c < codecs.size(); ++c) {
-    report.rows.push_back(QualityOf(codecs[c], options, gathered[c]));
+    report.rows.push_back(QualityOf(codecs[c], evaluation.exact_told(), gathered[c]));
+    report.rows.back().resident_bytes =
+        ResidentBytes(codecs[c], session->layout(), static_cast<uint32_t>(options.context),
+                      static_cast<uint32_t>(options.context + options.continuation));
   }
   report.perplexity = std::exp(EstimateOf(gathered.front().exact_nats).mean);
   report.tokens = std::ssize(gathered.front().divergences);

@@ -34,6 +34,7 @@ struct Estimate {
 struct KvQuality {
   std::string codec;
   double bits_per_element = 0;  // all metadata and protected blocks included
+  int64_t resident_bytes = 0;   // of a decode worker, for one window at its peak (ResidentBytes)
   double perplexity = 0;        // of the continuations
   Estimate perplexity_change;   // relative
   Estimate divergence;          // KL(exact || codec) of the next token's distribution, in nats
@@ -48,12 +49,15 @@ struct KvQuality {
   // The same where the question comes behind an eviction, or its tokens select, too; where answers
   // are evicted, the pass key comes as tokens of the answer. Empty for a codec.
   std::map<int32_t, double> recall_later;
+  // Over all prompts, against exact KV on the same ones.
+  Estimate recall_change, recall_later_change;
 };
 
 struct KvEvalReport {
   KvEvalOptions options;
-  double perplexity = 0;  // with exact KV
-  int64_t tokens = 0;     // scored
+  double perplexity = 0;             // with exact KV
+  int64_t tokens = 0;                // scored
+  std::map<int32_t, double> recall;  // with exact KV
   std::vector<KvQuality> rows;
 };
 
@@ -66,7 +70,7 @@ absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
 
 std::string ToJson(const KvEvalReport& report);
 std::string ToText(const KvEvalReport& report);
-// KL over bits per element, as an SVG file.
+// KL over bits per element and over resident bytes, and the change of recall, as an SVG file.
 absl::Status WritePlot(const KvEvalReport& report, const std::string& path);
 
 }  // namespace penstock

@@ -16,6 +16,8 @@ namespace penstock {
 namespace {
 
 constexpr int32_t kChunk = 512;
+constexpr char kEvictsNothing[] =
+    "the model has sliding windows, attention sinks or latents: nothing can be evicted";
 
 // Plain 4-bit groups: the arithmetic of i4r without the rotation. Returns the bits.
 double RoundTripInt4(const KvRun& run, std::vector<Bf16>& values) {
@@ -89,9 +91,20 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
                                     static_cast<size_t>(table_blocks_));
 }
 
+// The blocks of a table, in the damaged pages, as blocks of a view over both halves.
+std::vector<uint32_t> KvEvalSession::InOther(std::span<const uint32_t> table) const {
+  std::vector<uint32_t> blocks(table.begin(), table.end());
+  for (uint32_t& block : blocks) block += static_cast<uint32_t>(kv_[0].blocks);
+  return blocks;
+}
+
 absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
-  prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
+  SetPrompt(index, tokens);
   return Compute(kv_[0], tokens, 0, Table(index));
+}
+
+void KvEvalSession::SetPrompt(int32_t index, std::span<const uint32_t> tokens) {
+  prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
 }
 
 // Computes the KV of `tokens` from `begin` on.
@@ -145,9 +158,7 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   damage.bits += static_cast<double>(tokens - evicted) / tokens;
   damage.elements += 1.0 / 16;
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
-  if (!attention)
-    return FailedPrecondition(
-        "the model has sliding windows, attention sinks or latents: nothing can be evicted");
+  if (!attention) return FailedPrecondition(kEvictsNothing);
   evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
   if (evicted > 0) return Evict(eviction, *attention, index);
   CopySequence(index);
@@ -160,8 +171,7 @@ absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttentio
   const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
   PagedKv both = kv_[0];
   both.blocks *= 2;
-  std::vector<uint32_t> kept(Table(index).begin(), Table(index).end());
-  for (uint32_t& block : kept) block += static_cast<uint32_t>(kv_[0].blocks);
+  const std::vector<uint32_t> kept = InOther(Table(index));
   PromptEviction eviction(rule, prompt.size());
   size_t end = eviction.Observes(1) ? 0 : prompt.size() - static_cast<size_t>(eviction.observed());
   while (end < prompt.size()) {
@@ -183,6 +193,13 @@ absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttentio
                                    .on_queries = observe}));
   }
   return absl::OkStatus();
+}
+
+absl::Status KvEvalSession::CheckOracle(PageDamage& damage) const {
+  damage.bits += 16;
+  damage.elements += 1;
+  if (runner_->eviction_attention()) return absl::OkStatus();
+  return FailedPrecondition(kEvictsNothing);
 }
 
 // As a decode worker before the step of the token at `position`.
@@ -307,6 +324,16 @@ absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t i
   return absl::OkStatus();
 }
 
+absl::Status KvEvalSession::Damage(const JudgedCodec& codec, int32_t index, int32_t tokens,
+                                   PageDamage& damage) {
+  if (codec.selection) return SelectFrom(index, damage);
+  if (codec.oracle) return CheckOracle(damage);
+  if (codec.blend) return BlendSequence(*codec.blend, index, tokens, damage);
+  if (codec.pages) return ComputeIn(*codec.pages, index, damage);
+  if (codec.eviction) return EvictSequence(*codec.eviction, index, damage);
+  return CompressSequence(codec, index, tokens, damage);
+}
+
 absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int32_t sequences,
                                                    int32_t tokens) {
   if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
@@ -314,29 +341,15 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   std::fill(evicted_.begin(), evicted_.end(), 0);
   selection_ = codec.selection;
   eviction_ = codec.EvictsAnswer() ? codec.eviction : std::nullopt;
+  oracle_ = codec.oracle;
   kv_[1].layout = layout_;
-  for (int32_t i = 0; i < sequences; ++i) {
-    if (codec.selection) {
-      RETURN_IF_ERROR(SelectFrom(i, damage));
-      continue;
-    }
-    if (codec.blend) {
-      RETURN_IF_ERROR(BlendSequence(*codec.blend, i, tokens, damage));
-      continue;
-    }
-    if (codec.pages) {
-      RETURN_IF_ERROR(ComputeIn(*codec.pages, i, damage));
-      continue;
-    }
-    RETURN_IF_ERROR(codec.eviction ? EvictSequence(*codec.eviction, i, damage)
-                                   : CompressSequence(codec, i, tokens, damage));
-  }
+  for (int32_t i = 0; i < sequences; ++i) RETURN_IF_ERROR(Damage(codec, i, tokens, damage));
   return damage;
 }
 
 absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
                                  std::vector<float>& logits) {
-  logits.resize(tokens.size() * static_cast<size_t>(vocab()));
+  if (!exact && oracle_) return StepOracle(position, tokens, logits);
   std::vector<SequenceStep> steps;
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (!exact) CompactWhereDue(static_cast<int32_t>(i), position);
@@ -348,17 +361,68 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
          .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
          .wants_logits = true});
   }
-  StepArgs args{.sequences = steps,
-                .kv = kv_[exact ? 0 : 1],
-                .logits = {logits.data(), {std::ssize(tokens), vocab()}}};
-  if (!exact && eviction_ && LastQueries::Needed(*eviction_)) {
-    args.on_queries = [this](int32_t layer, View<const float, 2> queries) {
-      for (int64_t i = 0; i < queries.dim(0); ++i) {
-        queries_[static_cast<size_t>(i)].Take(layer, queries.row(i), queries.dim(1));
-      }
-    };
+  if (exact || !eviction_ || !LastQueries::Needed(*eviction_)) {
+    return StepIn(kv_[exact ? 0 : 1], steps, logits, {});
   }
-  return runner_->Step(args);
+  return StepIn(kv_[1], steps, logits, [this](int32_t layer, View<const float, 2> queries) {
+    for (int64_t i = 0; i < queries.dim(0); ++i) {
+      queries_[static_cast<size_t>(i)].Take(layer, queries.row(i), queries.dim(1));
+    }
+  });
+}
+
+absl::Status KvEvalSession::StepIn(const PagedKv& kv, std::span<const SequenceStep> steps,
+                                   std::vector<float>& logits,
+                                   std::function<void(int32_t, View<const float, 2>)> on_queries) {
+  logits.resize(steps.size() * static_cast<size_t>(vocab()));
+  return runner_->Step({.sequences = steps,
+                        .kv = kv,
+                        .logits = {logits.data(), {std::ssize(steps), vocab()}},
+                        .on_queries = std::move(on_queries)});
+}
+
+int32_t KvEvalSession::OracleEvicts(size_t index) const {
+  const auto prompt = static_cast<int32_t>(prompts_[index].size());
+  return std::max(0, prompt - static_cast<int32_t>(oracle_->tokens));
+}
+
+// Twice: with exact KV, for the queries, which choose what the other pages get of each layer; and
+// with these pages, where the token takes its own slot, the last one.
+absl::Status KvEvalSession::StepOracle(int32_t position, std::span<const uint32_t> tokens,
+                                       std::vector<float>& logits) {
+  std::vector<SequenceStep> steps;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    steps.push_back({.tokens = tokens.subspan(i, 1),
+                     .position = position,
+                     .blocks = Table(static_cast<int32_t>(i)),
+                     .wants_logits = true});
+  }
+  const EvictionAttention attention = *runner_->eviction_attention();
+  PagedKv both = kv_[0];
+  both.blocks *= 2;
+  const auto choose = [&](int32_t layer, View<const float, 2> queries) {
+    for (int64_t i = 0; i < queries.dim(0); ++i) {
+      const int32_t evicted = OracleEvicts(static_cast<size_t>(i));
+      const auto prompt = std::ssize(prompts_[static_cast<size_t>(i)]);
+      const std::span<const uint32_t> from = Table(static_cast<int32_t>(i));
+      EvictLayer(attention.exec,
+                 {.keys = {.scoring = KeyScoring::kAttention,
+                           .kv = both,
+                           .layer = layer,
+                           .blocks = from,
+                           .tokens = position + 1,
+                           .queries = {queries.row(i), {1, queries.dim(1)}},
+                           .heads = attention.heads,
+                           .scale = attention.scale,
+                           .cap = attention.cap,
+                           .scores = {}},
+                  .rule = {.keep = position + 1 - evicted, .last = position + 1 - prompt},
+                  .to = InOther(from)});
+    }
+  };
+  RETURN_IF_ERROR(StepIn(kv_[0], steps, logits, choose));
+  for (size_t i = 0; i < steps.size(); ++i) steps[i].evicted = OracleEvicts(i);
+  return StepIn(kv_[1], steps, logits, {});
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,10 +44,14 @@ class KvEvalSession {
 
   // Computes the exact KV of sequence `index`.
   absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
+  // Makes `tokens` the prompt of sequence `index`, of which Prefill has computed them and maybe
+  // more.
+  void SetPrompt(int32_t index, std::span<const uint32_t> tokens);
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
-  // in pages of another format; or blends documents that end with the first `tokens`.
+  // in pages of another format; or blends documents that end with the first `tokens`. An oracle
+  // takes the exact pages, in which later tokens are computed too.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab]. In the
   // other pages, an eviction with slack compacts the sequences before, where its schedule says so.
@@ -60,8 +65,11 @@ class KvEvalSession {
   std::span<const uint32_t> Table(int32_t index) const;
   absl::Status Compute(const PagedKv& kv, std::span<const uint32_t> tokens, size_t begin,
                        std::span<const uint32_t> table);
+  std::vector<uint32_t> InOther(std::span<const uint32_t> table) const;
+  absl::Status CheckOracle(PageDamage& damage) const;
   void CopySequence(int32_t index);
   std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
+  absl::Status Damage(const JudgedCodec& codec, int32_t index, int32_t tokens, PageDamage& damage);
   absl::Status ComputeIn(KvDtype format, int32_t index, PageDamage& damage);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
@@ -72,6 +80,12 @@ class KvEvalSession {
   absl::Status MoveDocuments(const PromptParts& parts, bool moves_keys, int32_t index);
   absl::Status BlendDocuments(const PromptParts& parts, bool blends, int32_t index,
                               PageDamage& damage);
+  int32_t OracleEvicts(size_t index) const;
+  absl::Status StepOracle(int32_t position, std::span<const uint32_t> tokens,
+                          std::vector<float>& logits);
+  absl::Status StepIn(const PagedKv& kv, std::span<const SequenceStep> steps,
+                      std::vector<float>& logits,
+                      std::function<void(int32_t, View<const float, 2>)> on_queries);
   absl::Status SelectFrom(int32_t index, PageDamage& damage);
   void CompactWhereDue(int32_t index, int32_t position);
   PageSelection SelectionOf(int32_t index, int32_t position) const;
@@ -92,6 +106,7 @@ class KvEvalSession {
   std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts
   std::vector<LastQueries> queries_;            // of each sequence's token before
   std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
+  std::optional<KvOracle> oracle_;
 };
 
 // Blocks at the start and the end of a prompt that cgx and kv2 keep near-lossless: the attention

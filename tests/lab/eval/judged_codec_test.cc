@@ -32,6 +32,20 @@ TEST(JudgedCodec, Blends) {
   EXPECT_THAT(ErrorOf("blend:0"), HasSubstr("PERCENT 1 to 100"));
 }
 
+TEST(JudgedCodec, BytesOnADecodeWorker) {
+  const KvLayout layout{.layers = 5, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
+  const int64_t block = 5 * 2 * 2 * 16 * 64 * 2;
+  const auto bytes = [&](const std::string& name) {
+    return ResidentBytes(ParseJudgedCodec(name).value(), layout, 1000, 1128);
+  };
+  EXPECT_EQ(bytes("cgx3"), 71 * block) << "a codec is for the wire and the tiers";
+  EXPECT_EQ(bytes("blend:15"), 71 * block);
+  EXPECT_EQ(bytes("snapkv:128"), 16 * block) << "the answer stays";
+  EXPECT_EQ(bytes("tova:128+32"), 10 * block) << "it is compacted when it is full";
+  EXPECT_EQ(bytes("quest:128"), 71 * (block + block / 16)) << "bounds are beside the pages";
+  EXPECT_LT(bytes("pages:i8"), 36 * block + 71 * 4096);
+}
+
 TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("i9"), HasSubstr("known are the codecs raw, lx16,"));
   EXPECT_THAT(ErrorOf("near-lossless"), HasSubstr("cannot be evaluated"));
@@ -39,6 +53,7 @@ TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("snapkw:64"), HasSubstr("snapkv"));
   EXPECT_THAT(ErrorOf("snapkv:63"), HasSubstr("TOKENS 64 to"));
   EXPECT_THAT(ErrorOf("snapkv:64+32"), HasSubstr("METHOD tova, keydiff"));
+  EXPECT_THAT(ErrorOf("oracle:63"), HasSubstr("is unknown"));
   EXPECT_THAT(ErrorOf("tova:64+15"), HasSubstr("SLACK 16 to"));
 }
 

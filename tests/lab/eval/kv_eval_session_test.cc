@@ -48,7 +48,7 @@ class KvEvalSessionTest : public testing::Test {
 TEST_F(KvEvalSessionTest, TokensThatAllFitAreExact) {
   for (const std::string name :
        {"snapkv:300", "h2o:300", "tova:300", "keydiff:300", "keynorm:300", "streaming:300",
-        "random:300", "quest:300", "tova:300+16", "streaming:64+256"}) {
+        "random:300", "quest:300", "tova:300+16", "streaming:64+256", "oracle:300"}) {
     Compress(name, 64);
     for (int32_t at = 64; at < 160; ++at) {
       ASSERT_EQ(Step(false, at), Step(true, at)) << name << " at " << at;
@@ -77,6 +77,20 @@ TEST_F(KvEvalSessionTest, AnswersAreCompactedWhereTheyAreFull) {
     Logits once;
     for (int32_t at = kFull; at <= kFull + kFull - kKept; ++at) once = Step(false, at);
     EXPECT_NE(compacted[0], once) << method << " is not compacted again";
+  }
+}
+
+TEST_F(KvEvalSessionTest, NothingIsNearerThanTheOracle) {
+  const auto divergence = [&](const std::string& name) {
+    Compress(name, 240);
+    double sum = 0;
+    for (int32_t at = 240; at < 300; ++at) sum += Divergence(Step(true, at), Step(false, at));
+    return sum;
+  };
+  const double oracle = divergence("oracle:64");
+  EXPECT_GT(oracle, 0);
+  for (const char* name : {"snapkv:64", "h2o:64", "tova:64+16", "streaming:64", "quest:64"}) {
+    EXPECT_GT(divergence(name), oracle) << name;
   }
 }
 
