@@ -62,6 +62,8 @@ void AddEval(CommandLine& line) {
   command
       .add_option("--prompts", eval.kv.prompts, "recall prompts per distance; 0 skips recall [24]")
       ->check(Quiet(CLI::Range(0, 1 << 20)));
+  command.add_flag("--codes", eval.kv.codes,
+                   "recall prompts state the codes of four words and ask for one, not a pass key");
   command.add_option("--threads", eval.kv.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N");

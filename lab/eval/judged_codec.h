@@ -25,9 +25,10 @@ struct JudgedBlend {
 inline constexpr uint32_t kLeadingTokens = 16;
 inline constexpr uint32_t kExactTokens = kLeadingTokens + 1;
 
-// The upper bound of evictions and selections, which no worker can have: each token attends to the
-// answer so far and, in each layer and KV head, to the `tokens` of the prompt to which it gives the
-// most attention. All KV is exact.
+// How near an eviction of a prompt could come that knew every later query: each token attends to
+// the answer so far and, in each layer and KV head, to the `tokens` of the prompt to which it gives
+// the most attention. All KV is exact. (A selection has its first two layers whole, and may be
+// nearer.)
 struct KvOracle {
   uint32_t tokens = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "lab/eval/kv_eval_session.h"
 #include "lab/eval/logit_statistics.h"
+#include "lab/eval/recall_question.h"
 
 namespace penstock {
 namespace {
@@ -22,14 +23,6 @@ struct Gathered {
   double whole = 0;                 // generations without a difference
   PageDamage damage;
   Answers told, told_later;
-};
-
-// A prompt of the recall task.
-struct Question {
-  std::vector<uint32_t> prompt;
-  size_t stated_at = 0;          // where the pass key's sentence begins
-  size_t asked_at = 0;           // where the question begins
-  std::vector<uint32_t> answer;  // the digits of the pass key
 };
 
 class Evaluation {
@@ -74,12 +67,14 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // Pass keys told after `distance` tokens of text.
+  // Numbers told after `distance` tokens of text.
   absl::Status Recall(int32_t distance, const std::vector<JudgedCodec>& codecs,
                       std::vector<Gathered>& gathered) {
     std::mt19937_64 engine(static_cast<uint64_t>(distance) * 1000003);
     for (int32_t i = 0; i < options_.prompts; ++i) {
-      ASSIGN_OR_RETURN(const Question question, MakeQuestion(distance, engine));
+      ASSIGN_OR_RETURN(const RecallQuestion question,
+                       MakeRecallQuestion(options_.codes ? RecallTask::kCode : RecallTask::kPassKey,
+                                          distance, session_.tokenizer(), text_, engine));
       RETURN_IF_ERROR(session_.Prefill(0, question.prompt));
       ASSIGN_OR_RETURN(const bool told, Tells(true, question.prompt.size() - 1,
                                               question.prompt.back(), question.answer));
@@ -177,43 +172,8 @@ class Evaluation {
     damage.deviation = std::max(damage.deviation, more.deviation);
   }
 
-  // "... The pass key is 12345. Remember it. <text> What is the pass key? The pass key is ", and
-  // its answer, the digits. The pieces are tokenized one by one: digits stand for themselves.
-  absl::StatusOr<Question> MakeQuestion(int32_t distance, std::mt19937_64& engine) const {
-    const Tokenizer& tokenizer = session_.tokenizer();
-    const auto encode = [&](const std::string& text) {
-      return tokenizer.Encode(text, {.add_special_tokens = false});
-    };
-    const std::string key = std::to_string(10000 + engine() % 90000);
-    ASSIGN_OR_RETURN(const auto statement, encode(" The pass key is "));
-    ASSIGN_OR_RETURN(const auto value, encode(key));
-    ASSIGN_OR_RETURN(const auto end, encode(". Remember it."));
-    ASSIGN_OR_RETURN(auto ask, encode(" What is the pass key?"));
-    std::vector<uint32_t> fact = statement;
-    fact.insert(fact.end(), value.begin(), value.end());
-    fact.insert(fact.end(), end.begin(), end.end());
-    ask.insert(ask.end(), statement.begin(), statement.end());
-    std::vector<uint32_t> prompt;
-    if (tokenizer.bos_id()) prompt.push_back(*tokenizer.bos_id());
-    const auto append_text = [&](size_t count) {
-      const size_t at = engine() % (text_.size() - count);
-      prompt.insert(prompt.end(), text_.begin() + static_cast<long>(at),
-                    text_.begin() + static_cast<long>(at + count));
-    };
-    append_text(16 + engine() % 16);
-    const size_t stated_at = prompt.size();
-    prompt.insert(prompt.end(), fact.begin(), fact.end());
-    const size_t between = fact.size() + ask.size();
-    append_text(static_cast<size_t>(distance) > between ? static_cast<size_t>(distance) - between
-                                                        : 0);
-    const size_t asked_at = prompt.size();
-    prompt.insert(prompt.end(), ask.begin(), ask.end());
-    return Question{
-        .prompt = std::move(prompt), .stated_at = stated_at, .asked_at = asked_at, .answer = value};
-  }
-
   // Prompts differ in length by a few tokens: each goes alone. A question is in no document.
-  absl::Status RecallCompressed(const Question& question, const JudgedCodec& codec,
+  absl::Status RecallCompressed(const RecallQuestion& question, const JudgedCodec& codec,
                                 int32_t distance, Gathered& gathered) {
     const size_t context = question.prompt.size() - 1;
     session_.SetPrompt(0, std::span(question.prompt).first(context));
@@ -228,8 +188,8 @@ class Evaluation {
   // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
   // behind a first turn that does not have the question yet. Where the answer is evicted, the pass
   // key comes as tokens of the answer, too.
-  absl::Status RecallBehind(const Question& question, const JudgedCodec& codec, int32_t distance,
-                            Gathered& gathered) {
+  absl::Status RecallBehind(const RecallQuestion& question, const JudgedCodec& codec,
+                            int32_t distance, Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
     session_.SetPrompt(0, prompt);
@@ -274,7 +234,10 @@ class Evaluation {
 
 std::map<int32_t, double> SharesOf(const Answers& answers) {
   std::map<int32_t, double> shares;
-  for (const auto& [distance, told] : answers) shares[distance] = EstimateOf(told).mean;
+  for (const auto& [distance, told] : answers) {
+    const auto whole = static_cast<double>(std::count(told.begin(), told.end(), 1.0));
+    shares[distance] = whole / static_cast<double>(told.size());
+  }
   return shares;
 }
 

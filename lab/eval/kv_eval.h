@@ -20,6 +20,7 @@ struct KvEvalOptions {
   int32_t continuation = 128;       // tokens scored, and generated, with it
   int32_t document = 256;           // tokens of a document that a blend re-uses
   int32_t prompts = 24;             // per distance of the recall task, over all seeds
+  bool codes = false;               // recall prompts are RecallTask::kCode, not kPassKey
   int32_t threads = 0;              // 0: every core
   std::vector<std::string> codecs;  // empty: all
 };
@@ -45,9 +46,9 @@ struct KvQuality {
   std::optional<double> blend_deviation;  // the greatest of a document; of a blend only
   Estimate same_tokens;                   // greedily generated before the first that differs
   double same_generation = 0;             // share of generations that never differ
-  std::map<int32_t, double> recall;       // by distance in tokens: share of pass keys told whole
+  std::map<int32_t, double> recall;       // by distance in tokens: share of numbers told whole
   // The same where the question comes behind an eviction, or its tokens select, too; where answers
-  // are evicted, the pass key comes as tokens of the answer. Empty for a codec.
+  // are evicted, the number comes as tokens of the answer. Empty for a codec.
   std::map<int32_t, double> recall_later;
   // Over all prompts, against exact KV on the same ones.
   Estimate recall_change, recall_later_change;

@@ -102,9 +102,9 @@ PlotChart DivergenceOverBytes(const KvEvalReport& report) {
 }
 
 PlotChart RecallOverBytes(const KvEvalReport& report) {
-  PlotChart chart{.title = "Pass keys told, change against exact KV",
+  PlotChart chart{.title = "Numbers told, change against exact KV",
                   .x = {.label = kBytesLabel, .min = 0},
-                  .y = {}};
+                  .y = {.min = -1, .max = 0}};
   AddPoints(
       report,
       [](const KvQuality& row) {
@@ -126,6 +126,7 @@ std::string ToJson(const KvEvalReport& report) {
                                  {"context", options.context},
                                  {"continuation", options.continuation},
                                  {"document", options.document},
+                                 {"recall_task", options.codes ? "code" : "pass-key"},
                                  {"prompts", options.prompts},
                                  {"tokens", report.tokens},
                                  {"perplexity", report.perplexity},
