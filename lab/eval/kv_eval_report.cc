@@ -152,8 +152,8 @@ std::string ToText(const KvEvalReport& report) {
   text += '\n';
   for (const KvQuality& row : report.rows) {
     text += fmt::format(
-        "{:<16} {:>6.3f} {:>8} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% {:>7} "
-        "{:>7} {:>6.1f} {:>5.0f}%{}",
+        "{:<16} {:>6.3f} {:>8} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% "
+        "{:>7} {:>7} {:>6.1f} {:>5.0f}%{}",
         row.codec, row.bits_per_element, row.resident_bytes / 1024,
         100 * row.perplexity_change.mean, 100 * row.perplexity_change.half_width,
         row.divergence.mean, row.divergence.half_width, row.divergence_p99,
