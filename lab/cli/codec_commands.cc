@@ -46,7 +46,8 @@ void AddEval(CommandLine& line) {
           "--codec", eval.kv.codecs,
           "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
           "decoding too), selection (quest:128), blend of documents (blend:15) or "
-          "format of all pages (pages:k3v2) to evaluate; for comparison oracle:128 (the "
+          "format of all pages (pages:k3v2, or pages:i8,snapkv:128 for both) to evaluate; for "
+          "comparison oracle:128 (the "
           "prompt's 128 tokens with the most attention), blend:naive, and blend:moved, which "
           "corrects positions alone; may be repeated [all codecs, and int4]")
       ->allow_extra_args(false)

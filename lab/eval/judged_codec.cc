@@ -1,5 +1,7 @@
 #include "lab/eval/judged_codec.h"
 
+#include <algorithm>
+
 namespace penstock {
 namespace {
 
@@ -15,10 +17,21 @@ std::vector<std::string> CodecNames() {
   return names;
 }
 
+// "pages:FORMAT", or "pages:FORMAT,POLICY" with a policy that works on any pages.
 absl::StatusOr<JudgedCodec> ParsePages(const std::string& name) {
-  const std::optional<KvDtype> pages = KvDtypeOf(std::string_view(name).substr(kPages.size()));
+  const size_t comma = std::min(name.find(','), name.size());
+  const std::optional<KvDtype> pages =
+      KvDtypeOf(std::string_view(name).substr(kPages.size(), comma - kPages.size()));
   if (!pages) return InvalidArgument("{} names no format of pages (--kv_format)", name);
-  return JudgedCodec{.name = name, .pages = pages};
+  if (comma == name.size()) return JudgedCodec{.name = name, .pages = pages};
+  ASSIGN_OR_RETURN(JudgedCodec codec, ParseJudgedCodec(name.substr(comma + 1)));
+  if (!codec.eviction && !codec.selection && !codec.blend) {
+    return InvalidArgument("{} must have an eviction, a selection or a blend behind its comma",
+                           name);
+  }
+  codec.name = name;
+  codec.pages = pages;
+  return codec;
 }
 
 // "oracle:TOKENS", with the limits of a selection.
@@ -64,7 +77,8 @@ absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name) {
   const absl::StatusOr<KvCodecSpec> spec = ParseKvCodec(name);
   if (spec.ok()) return JudgedCodec{.name = name, .spec = *spec};
   return InvalidArgument(
-      "\"{}\" cannot be evaluated; known are the codecs {}, pages:FORMAT, and METHOD:TOKENS with "
+      "\"{}\" cannot be evaluated; known are the codecs {}, pages:FORMAT (,POLICY behind FORMAT "
+      "works in such pages), and METHOD:TOKENS with "
       "METHOD {}, {} (+SLACK behind TOKENS evicts the answer too), oracle:TOKENS, blend:PERCENT, "
       "{} and {}",
       name.substr(0, 64), fmt::join(CodecNames(), ", "), fmt::join(KvEvictionNames(), ", "),

@@ -34,7 +34,8 @@ struct KvOracle {
 };
 
 // A codec, an eviction, a selection, a blend, an oracle or a page format to be judged; none: plain
-// 4-bit groups, one to a (token, head).
+// 4-bit groups, one to a (token, head). With a page format, an eviction, a selection or a blend
+// works in such pages.
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec = {};
@@ -44,7 +45,7 @@ struct JudgedCodec {
   std::optional<JudgedBlend> blend = {};
   std::optional<KvOracle> oracle = {};
 
-  // True if it is done behind a prompt whose tokens are computed with exact KV.
+  // True if it is done behind a prompt whose tokens are computed with the KV of all.
   bool BehindPrompt() const { return eviction || selection || oracle; }
   // True if the answer's tokens are evicted too.
   bool EvictsAnswer() const { return eviction && eviction->slack_tokens > 0; }

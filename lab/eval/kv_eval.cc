@@ -185,16 +185,21 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
-  // behind a first turn that does not have the question yet. Where the answer is evicted, the pass
-  // key comes as tokens of the answer, too.
+  // As workers evict and select: behind the whole prompt, so the answer's first token is that of
+  // whole KV, or behind a first turn that does not have the question yet. Where the answer is
+  // evicted, the pass key comes as tokens of the answer, too.
   absl::Status RecallBehind(const RecallQuestion& question, const JudgedCodec& codec,
                             int32_t distance, Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
     session_.SetPrompt(0, prompt);
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(prompt.size())).status());
-    ASSIGN_OR_RETURN(bool told, Tells(true, prompt.size() - 1, prompt.back(), answer.first(1)));
+    const auto tokens = static_cast<int32_t>(prompt.size());
+    if (codec.pages) {
+      RETURN_IF_ERROR(session_.Compress({.name = {}, .pages = codec.pages}, 1, tokens).status());
+    }
+    ASSIGN_OR_RETURN(bool told,
+                     Tells(!codec.pages, prompt.size() - 1, prompt.back(), answer.first(1)));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, tokens).status());
     if (told) {
       ASSIGN_OR_RETURN(told, Tells(false, prompt.size(), answer.front(), answer.subspan(1)));
     }

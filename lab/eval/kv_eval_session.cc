@@ -76,10 +76,10 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   table_blocks_ = layout_.BlocksFor(tokens_max);
   blocks_.resize(static_cast<size_t>(table_blocks_ * (sequences + 1)));
   std::iota(blocks_.begin(), blocks_.end(), 0u);
-  const size_t half = blocks_.size() * layout_.BlockStride();
-  pages_ = Buffer(2 * half);
+  const size_t part = blocks_.size() * layout_.BlockStride();
+  pages_ = Buffer(3 * part);  // the last one: whole prompts in another format
   for (size_t i = 0; i < 2; ++i) {
-    kv_[i] = {pages_.as<std::byte>() + i * half, std::ssize(blocks_), layout_};
+    kv_[i] = {pages_.as<std::byte>() + i * part, std::ssize(blocks_), layout_};
   }
   prompts_.resize(static_cast<size_t>(sequences));
   evicted_.resize(static_cast<size_t>(sequences));
@@ -91,7 +91,7 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
                                     static_cast<size_t>(table_blocks_));
 }
 
-// The blocks of a table, in the damaged pages, as blocks of a view over both halves.
+// The blocks of a table in the second half of a view of twice the blocks.
 std::vector<uint32_t> KvEvalSession::InOther(std::span<const uint32_t> table) const {
   std::vector<uint32_t> blocks(table.begin(), table.end());
   for (uint32_t& block : blocks) block += static_cast<uint32_t>(kv_[0].blocks);
@@ -121,17 +121,31 @@ absl::Status KvEvalSession::Compute(const PagedKv& kv, std::span<const uint32_t>
   return absl::OkStatus();
 }
 
-// As a worker with --kv_format: every token attends to pages of the format, its own chunk's too.
-absl::Status KvEvalSession::ComputeIn(KvDtype format, int32_t index, PageDamage& damage) {
+absl::Status KvEvalSession::SetFormat(KvDtype format) {
   KvLayout& layout = kv_[1].layout;
   if (layout.HasLatents() || !HoldsHeads(format, layout.head_dim)) {
     return FailedPrecondition("pages of {} do not hold this model's keys and values",
                               KvDtypeName(format));
   }
   layout.dtype = format;
-  damage.bits += 8.0 * static_cast<double>(layout.LayerBytes());
-  damage.elements += 2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens;
-  return Compute(kv_[1], prompts_[static_cast<size_t>(index)], 0, Table(index));
+  return absl::OkStatus();
+}
+
+double KvEvalSession::FormatBits() const {
+  const KvLayout& layout = kv_[1].layout;
+  if (layout.dtype == layout_.dtype) return 16;
+  return 8.0 * static_cast<double>(layout.LayerBytes()) /
+         (2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens);
+}
+
+// The whole prompt. In another format as a worker with --kv_format computes it: every token attends
+// to pages of the format, its own chunk's too.
+absl::Status KvEvalSession::FillDamaged(int32_t index) {
+  if (kv_[1].layout.dtype != layout_.dtype) {
+    return Compute(kv_[1], prompts_[static_cast<size_t>(index)], 0, Table(index));
+  }
+  CopySequence(index);
+  return absl::OkStatus();
 }
 
 void KvEvalSession::CopySequence(int32_t index) {
@@ -155,40 +169,42 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   const std::vector<uint32_t>& prompt = prompts_[static_cast<size_t>(index)];
   const auto tokens = static_cast<uint32_t>(prompt.size());
   const uint32_t evicted = eviction.Evicted(tokens);
-  damage.bits += static_cast<double>(tokens - evicted) / tokens;
-  damage.elements += 1.0 / 16;
+  damage.bits += FormatBits() * static_cast<double>(tokens - evicted) / tokens;
+  damage.elements += 1;
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
   if (!attention) return FailedPrecondition(kEvictsNothing);
   evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
-  if (evicted > 0) return Evict(eviction, *attention, index);
-  CopySequence(index);
-  return absl::OkStatus();
+  return evicted > 0 ? Evict(eviction, *attention, index) : FillDamaged(index);
 }
 
 // The observed tokens are computed once more, for their queries; their KV gets the same bits.
 absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttention& attention,
                                   int32_t index) {
   const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
-  PagedKv both = kv_[0];
+  const bool exact = kv_[1].layout.dtype == layout_.dtype;
+  PagedKv both = kv_[exact ? 0 : 1];
   both.blocks *= 2;
-  const std::vector<uint32_t> kept = InOther(Table(index));
+  const std::vector<uint32_t> other = InOther(Table(index));
+  const std::span<const uint32_t> whole = exact ? Table(index) : std::span(other);
+  const std::span<const uint32_t> kept = exact ? std::span(other) : Table(index);
+  if (!exact) RETURN_IF_ERROR(Compute(both, prompt, 0, whole));
   PromptEviction eviction(rule, prompt.size());
   size_t end = eviction.Observes(1) ? 0 : prompt.size() - static_cast<size_t>(eviction.observed());
   while (end < prompt.size()) {
     const size_t begin = std::exchange(end, std::min(prompt.size(), end + kChunk));
     const SequenceStep step{.tokens = prompt.subspan(begin, end - begin),
                             .position = static_cast<int32_t>(begin),
-                            .blocks = Table(index)};
+                            .blocks = whole};
     const auto observe = [&](int32_t layer, View<const float, 2> queries) {
       eviction.Observe(attention, both,
                        {.layer = layer,
                         .end = static_cast<int32_t>(end),
-                        .whole = Table(index),
+                        .whole = whole,
                         .kept = kept,
                         .queries = queries});
     };
     RETURN_IF_ERROR(runner_->Step({.sequences = {&step, 1},
-                                   .kv = kv_[0],
+                                   .kv = both,
                                    .logits = {nullptr, {0, vocab()}},
                                    .on_queries = observe}));
   }
@@ -240,11 +256,12 @@ absl::Status KvEvalSession::BlendSequence(const JudgedBlend& judged, int32_t ind
   parts.deviation_max = std::numeric_limits<float>::infinity();
   RETURN_IF_ERROR(MoveDocuments(parts, judged.moves_keys, index));
   RETURN_IF_ERROR(BlendDocuments(parts, judged.blend.has_value(), index, damage));
+  damage.bits += FormatBits();
+  damage.elements += 1;
+  if (kv_[1].layout.dtype != layout_.dtype) return absl::OkStatus();
   const auto whole = static_cast<uint32_t>(end / layout_.block_tokens);
   const KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
   AddErrors(run, ReadBlocks(kv_[0], index, whole), ReadBlocks(kv_[1], index, whole), damage);
-  damage.bits += 16;
-  damage.elements += 1;
   return absl::OkStatus();
 }
 
@@ -288,10 +305,9 @@ absl::Status KvEvalSession::SelectFrom(int32_t index, PageDamage& damage) {
   if (!runner_->selects_pages()) {
     return FailedPrecondition("the model has sliding windows or latents: nothing can be selected");
   }
-  damage.bits += 1.0 + 1.0 / layout_.block_tokens;
-  damage.elements += 1.0 / 16;
-  CopySequence(index);
-  return absl::OkStatus();
+  damage.bits += FormatBits() + 16.0 / layout_.block_tokens;
+  damage.elements += 1;
+  return FillDamaged(index);
 }
 
 PageSelection KvEvalSession::SelectionOf(int32_t index, int32_t position) const {
@@ -329,8 +345,12 @@ absl::Status KvEvalSession::Damage(const JudgedCodec& codec, int32_t index, int3
   if (codec.selection) return SelectFrom(index, damage);
   if (codec.oracle) return CheckOracle(damage);
   if (codec.blend) return BlendSequence(*codec.blend, index, tokens, damage);
-  if (codec.pages) return ComputeIn(*codec.pages, index, damage);
   if (codec.eviction) return EvictSequence(*codec.eviction, index, damage);
+  if (codec.pages) {
+    damage.bits += FormatBits();
+    damage.elements += 1;
+    return FillDamaged(index);
+  }
   return CompressSequence(codec, index, tokens, damage);
 }
 
@@ -343,6 +363,7 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   eviction_ = codec.EvictsAnswer() ? codec.eviction : std::nullopt;
   oracle_ = codec.oracle;
   kv_[1].layout = layout_;
+  if (codec.pages) RETURN_IF_ERROR(SetFormat(*codec.pages));
   for (int32_t i = 0; i < sequences; ++i) RETURN_IF_ERROR(Damage(codec, i, tokens, damage));
   return damage;
 }

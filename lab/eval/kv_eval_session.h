@@ -50,8 +50,9 @@ class KvEvalSession {
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
-  // in pages of another format; or blends documents that end with the first `tokens`. An oracle
-  // takes the exact pages, in which later tokens are computed too.
+  // in pages of another format, in which the others may work, too; or blends documents that end
+  // with the first `tokens`. An oracle takes the exact pages, in which later tokens are computed
+  // too.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
   // One token at `position` of each sequence: the logits of the next, [sequences][vocab]. In the
   // other pages, an eviction with slack compacts the sequences before, where its schedule says so.
@@ -70,7 +71,9 @@ class KvEvalSession {
   void CopySequence(int32_t index);
   std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
   absl::Status Damage(const JudgedCodec& codec, int32_t index, int32_t tokens, PageDamage& damage);
-  absl::Status ComputeIn(KvDtype format, int32_t index, PageDamage& damage);
+  absl::Status SetFormat(KvDtype format);
+  double FormatBits() const;
+  absl::Status FillDamaged(int32_t index);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
@@ -100,7 +103,7 @@ class KvEvalSession {
   int64_t table_blocks_ = 0;
   std::vector<uint32_t> blocks_;  // of every sequence, and of one document
   Buffer pages_;
-  PagedKv kv_[2];                               // exact, damaged; the halves of pages_
+  PagedKv kv_[2];                               // exact, damaged; parts of pages_
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
   std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts

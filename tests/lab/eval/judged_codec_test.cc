@@ -24,6 +24,16 @@ TEST(JudgedCodec, NamesOfAllKinds) {
   EXPECT_TRUE(ParseJudgedCodec("tova:64+32")->EvictsAnswer());
 }
 
+TEST(JudgedCodec, PoliciesOnPagesOfAFormat) {
+  const JudgedCodec codec = ParseJudgedCodec("pages:i8,tova:64+32").value();
+  EXPECT_EQ(codec.pages, KvDtype::kI8);
+  EXPECT_TRUE(codec.EvictsAnswer());
+  EXPECT_EQ(codec.name, "pages:i8,tova:64+32");
+  EXPECT_TRUE(ParseJudgedCodec("pages:i4r,blend:15")->blend);
+  EXPECT_THAT(ErrorOf("pages:i8,cgx3"), HasSubstr("behind its comma"));
+  EXPECT_THAT(ErrorOf("pages:i8,tova:1"), HasSubstr("TOKENS 64 to"));
+}
+
 TEST(JudgedCodec, Blends) {
   EXPECT_EQ(ParseJudgedCodec("blend:15")->blend->blend, KvBlend{.percent = 15});
   EXPECT_FALSE(ParseJudgedCodec("blend:moved")->blend->blend);

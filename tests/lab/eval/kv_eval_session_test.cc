@@ -94,6 +94,25 @@ TEST_F(KvEvalSessionTest, NoEvictionIsNearerThanTheOracle) {
   }
 }
 
+// Where nothing is evicted, selected or re-used, a policy leaves what the pages alone leave.
+TEST_F(KvEvalSessionTest, PoliciesWorkInPagesOfAFormat) {
+  const auto answer = [&](const std::string& name) {
+    Compress(name, 240);
+    std::vector<Logits> logits;
+    for (int32_t at = 240; at < 260; ++at) logits.push_back(Step(false, at));
+    return logits;
+  };
+  const std::vector<Logits> whole = answer("pages:i8");
+  EXPECT_NE(whole, answer("snapkv:300"));
+  for (const char* policy : {"snapkv:300", "tova:300+16", "quest:300", "blend:100"}) {
+    EXPECT_EQ(answer(std::string("pages:i8,") + policy), whole) << policy;
+  }
+  for (const char* policy : {"snapkv:64", "h2o:64", "tova:64+16", "quest:64", "blend:moved"}) {
+    EXPECT_EQ(answer(std::string("pages:bf16,") + policy), answer(policy)) << policy;
+    EXPECT_NE(answer(std::string("pages:i8,") + policy), answer(policy)) << policy;
+  }
+}
+
 // Four documents, of which the last fills no block, and tokens behind them.
 TEST_F(KvEvalSessionTest, ABlendOfAllTokensIsExact) {
   constexpr int32_t kPrompt = 220;
