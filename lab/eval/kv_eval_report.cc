@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -138,11 +139,13 @@ std::string ToJson(const KvEvalReport& report) {
 
 std::string ToText(const KvEvalReport& report) {
   const KvEvalOptions& options = report.options;
+  size_t width = 16;
+  for (const KvQuality& row : report.rows) width = std::max(width, row.codec.size());
   std::string text = fmt::format(
       "KV of {}: {} tokens of context, {} scored, {} windows of {} seeds; exact perplexity {:.3f}\n"
-      "{:<16} {:>6} {:>8} {:>18} {:>20} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6}",
+      "{:<{}} {:>6} {:>8} {:>18} {:>20} {:>9} {:>7} {:>7} {:>7} {:>6} {:>6}",
       options.model, options.context, options.continuation, options.windows * options.seeds,
-      options.seeds, report.perplexity, "codec", "bits", "KiB", "perplexity", "KL", "KL p99",
+      options.seeds, report.perplexity, "codec", width, "bits", "KiB", "perplexity", "KL", "KL p99",
       "top-1", "K error", "V error", "same", "never");
   const size_t recall_at = text.size() - text.find('\n') - 1;
   for (const auto& [distance, share] : report.recall)
@@ -152,9 +155,9 @@ std::string ToText(const KvEvalReport& report) {
   text += '\n';
   for (const KvQuality& row : report.rows) {
     text += fmt::format(
-        "{:<16} {:>6.3f} {:>8} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% "
+        "{:<{}} {:>6.3f} {:>8} {:>+9.3f} ±{:>6.3f} % {:>10.6f} ±{:>8.6f} {:>9.5f} {:>6.2f}% "
         "{:>7} {:>7} {:>6.1f} {:>5.0f}%{}",
-        row.codec, row.bits_per_element, row.resident_bytes / 1024,
+        row.codec, width, row.bits_per_element, row.resident_bytes / 1024,
         100 * row.perplexity_change.mean, 100 * row.perplexity_change.half_width,
         row.divergence.mean, row.divergence.half_width, row.divergence_p99,
         100 * row.top1_agreement.mean, ErrorText(row.key_error), ErrorText(row.value_error),
