@@ -40,15 +40,12 @@ absl::Status CheckBounds(std::span<const uint32_t> bounds, size_t prompt_tokens)
 
 }  // namespace
 
-absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_view cache_salt,
-                                      std::span<const uint32_t> tokens, size_t prompt_tokens,
-                                      std::span<const uint32_t> bounds, int32_t block_tokens) {
+absl::StatusOr<PromptParts> PartsOf(std::span<const uint32_t> bounds, size_t prompt_tokens,
+                                    int32_t block_tokens) {
   RETURN_IF_ERROR(CheckBounds(bounds, prompt_tokens));
   const auto leading = static_cast<int32_t>(bounds[0]);
   PromptParts parts{
       .blend = {}, .leading = leading, .exact = static_cast<int32_t>(bounds[1]), .parts = {}};
-  const PromptBlocks before = cache.NameBlocks(cache_salt, tokens.first(bounds[0]));
-  const size_t tail = bounds[0] % static_cast<uint32_t>(block_tokens);
   for (size_t i = 1; i + 1 < bounds.size(); ++i) {
     const auto begin = static_cast<int32_t>(bounds[i]);
     const int32_t all = static_cast<int32_t>(bounds[i + 1]) - begin;
@@ -56,13 +53,24 @@ absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_v
     // The prompt's last token is computed, because its logits are needed.
     const int32_t reused = std::min(held, static_cast<int32_t>(prompt_tokens) - 1 - begin);
     if (reused < 1) continue;
-    PromptBlocks named = before;
-    std::vector<uint32_t> behind(tokens.begin() + leading - static_cast<std::ptrdiff_t>(tail),
-                                 tokens.begin() + leading);
-    behind.insert(behind.end(), tokens.begin() + begin, tokens.begin() + begin + held);
-    cache.Extend(named, behind);
-    parts.parts.push_back(
-        {.begin = begin, .tokens = reused, .held = held, .prompt = std::move(named)});
+    parts.parts.push_back({.begin = begin, .tokens = reused, .held = held, .prompt = {}});
+  }
+  return parts;
+}
+
+absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_view cache_salt,
+                                      std::span<const uint32_t> tokens, size_t prompt_tokens,
+                                      std::span<const uint32_t> bounds, int32_t block_tokens) {
+  ASSIGN_OR_RETURN(PromptParts parts, PartsOf(bounds, prompt_tokens, block_tokens));
+  const PromptBlocks before = cache.NameBlocks(cache_salt, tokens.first(bounds[0]));
+  const std::span<const uint32_t> tail =
+      tokens.first(bounds[0]).last(bounds[0] % static_cast<uint32_t>(block_tokens));
+  for (BlendPart& part : parts.parts) {
+    std::vector<uint32_t> behind(tail.begin(), tail.end());
+    behind.insert(behind.end(), tokens.begin() + part.begin,
+                  tokens.begin() + part.begin + part.held);
+    part.prompt = before;
+    cache.Extend(part.prompt, behind);
   }
   return parts;
 }
@@ -74,11 +82,25 @@ void DropBlendedNames(PromptBlocks& prompt, const PromptParts& parts, int32_t bl
   if (!prompt.tokens.empty()) prompt.tokens.resize(exact * static_cast<size_t>(block_tokens));
 }
 
-PromptBlend::PromptBlend(PromptParts parts) : parts_(std::move(parts)) {
-  for (const BlendPart& part : parts_.parts) {
-    AddPieces(part, parts_.blend, parts_.deviation_max, pieces_);
+std::vector<BlendPiece> PiecesOf(const PromptParts& parts) {
+  std::vector<BlendPiece> pieces;
+  for (const BlendPart& part : parts.parts) {
+    AddPieces(part, parts.blend, parts.deviation_max, pieces);
   }
+  return pieces;
 }
+
+void MovePart(const KeyRotations& rotations, const PagedKv& kv, const PromptParts& parts,
+              const BlendPart& part, std::span<const uint32_t> from, std::span<const uint32_t> to) {
+  MoveTokens(rotations, {.kv = kv,
+                         .from = from,
+                         .to = to,
+                         .from_position = parts.leading,
+                         .to_position = part.begin,
+                         .tokens = part.tokens});
+}
+
+PromptBlend::PromptBlend(PromptParts parts) : parts_(std::move(parts)), pieces_(PiecesOf(parts_)) {}
 
 const BlendPart* PromptBlend::next() const {
   return held_.size() == parts_.parts.size() ? nullptr : &parts_.parts[held_.size()];
@@ -103,15 +125,9 @@ void PromptBlend::Move(const KeyRotations& rotations, const PagedKv& kv,
                        std::span<const uint32_t> table) {
   PENSTOCK_CHECK(next() == nullptr);
   for (size_t i = 0; i < held_.size(); ++i) {
-    const BlendPart& part = parts_.parts[i];
     std::vector<uint32_t> from;
     for (const BlockRef& block : held_[i]) from.push_back(block.id());
-    MoveTokens(rotations, {.kv = kv,
-                           .from = from,
-                           .to = table,
-                           .from_position = parts_.leading,
-                           .to_position = part.begin,
-                           .tokens = part.tokens});
+    MovePart(rotations, kv, parts_, parts_.parts[i], from, table);
   }
   Release();
 }

@@ -33,8 +33,12 @@ struct PromptParts {
 };
 
 // The parts that begin at `bounds`, of which the last is the end of the last part (PrefillRequest::
-// blend_parts). INVALID_ARGUMENT if they are none, too many, not ascending, or not in the
-// `prompt_tokens` first of `tokens`. Hashes tokens, so the engine's thread must not call it.
+// blend_parts), without names. INVALID_ARGUMENT if they are none, too many, not ascending, or not
+// in the `prompt_tokens` tokens of the prompt.
+absl::StatusOr<PromptParts> PartsOf(std::span<const uint32_t> bounds, size_t prompt_tokens,
+                                    int32_t block_tokens);
+// The same, with the names of their blocks. The prompt is the `prompt_tokens` first of `tokens`.
+// Hashes tokens, so the engine's thread must not call it.
 absl::StatusOr<PromptParts> NameParts(const KvCacheManager& cache, std::string_view cache_salt,
                                       std::span<const uint32_t> tokens, size_t prompt_tokens,
                                       std::span<const uint32_t> bounds, int32_t block_tokens);
@@ -49,6 +53,13 @@ struct BlendPiece {
   int32_t end = 0;
   BlendedTokens blended;
 };
+// The pieces of all parts, ascending.
+std::vector<BlendPiece> PiecesOf(const PromptParts& parts);
+
+// Moves the KV of a part from the blocks that it was computed in, behind the leading tokens, to the
+// prompt's.
+void MovePart(const KeyRotations& rotations, const PagedKv& kv, const PromptParts& parts,
+              const BlendPart& part, std::span<const uint32_t> from, std::span<const uint32_t> to);
 
 // The blend of one prompt. Parts are taken from the cache, or computed, one after the other; then
 // their KV is moved to where the prompt has them. Used by the engine thread only.

@@ -42,12 +42,9 @@ Rows RunKvPolicySuite(const BenchOptions& options, const OnProgress& progress) {
   ASSIGN_OR_RETURN(
       std::vector<BenchRow> rows,
       RunEvictionBench({.threads = options.threads, .rounds = options.rounds}, progress));
-  ASSIGN_OR_RETURN(const std::vector<BenchRow> blends, RunBlendBench({.model = options.model,
-                                                                      .text = options.text,
-                                                                      .threads = options.threads,
-                                                                      .rounds = options.rounds},
-                                                                     progress));
-  rows.insert(rows.end(), blends.begin(), blends.end());
+  ASSIGN_OR_RETURN(const BenchRow blend,
+                   RunBlendBench({.threads = options.threads, .rounds = options.rounds}, progress));
+  rows.push_back(blend);
   ASSIGN_OR_RETURN(
       const std::vector<BenchRow> paging,
       RunPagingBench({.directory = options.directory, .threads = options.threads}, progress));

@@ -42,25 +42,35 @@ void AddEval(CommandLine& line) {
   command.add_option("--text", eval.kv.text, "held-out text [models/text/held_out.txt]")
       ->type_name("FILE");
   command
-      .add_option("--codec", eval.kv.codecs,
-                  "codec, eviction (for example snapkv:128), selection (quest:128) or format of "
-                  "all pages (pages:k3v2) to evaluate; may be repeated [all codecs, and int4]")
+      .add_option(
+          "--codec", eval.kv.codecs,
+          "codec, eviction (for example snapkv:128, or tova:128+32, which evicts while "
+          "decoding too), selection (quest:128), blend of documents (blend:15) or "
+          "format of all pages (pages:k3v2, or pages:i8,snapkv:128 for both) to evaluate; for "
+          "comparison oracle:128 (the "
+          "prompt's 128 tokens with the most attention), blend:naive, and blend:moved, which "
+          "corrects positions alone; may be repeated [all codecs, and int4]")
       ->allow_extra_args(false)
       ->type_name("NAME");
   command.add_option("--seeds", eval.kv.seeds, "random selections of windows [3]")->check(count);
   command.add_option("--windows", eval.kv.windows, "windows of text per seed [8]")->check(count);
   command.add_option("--context", eval.kv.context, "tokens of KV that are compressed [1024]")
       ->check(count);
+  command.add_option("--document", eval.kv.document, "tokens of a document of a blend [256]")
+      ->check(count);
   command.add_option("--continuation", eval.kv.continuation, "tokens scored and generated [128]")
       ->check(count);
   command
       .add_option("--prompts", eval.kv.prompts, "recall prompts per distance; 0 skips recall [24]")
       ->check(Quiet(CLI::Range(0, 1 << 20)));
+  command.add_flag("--codes", eval.kv.codes,
+                   "recall prompts state the codes of four words and ask for one, not a pass key");
   command.add_option("--threads", eval.kv.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N");
   command.add_flag("--json", eval.json, "print JSON instead of a table");
-  command.add_option("--plot", eval.plot, "draw KL divergence over size")->type_name("FILE.svg");
+  command.add_option("--plot", eval.plot, "draw KL divergence over size, and recall")
+      ->type_name("FILE.svg");
 }
 
 }  // namespace penstock

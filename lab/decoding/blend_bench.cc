@@ -2,27 +2,22 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
-#include <fstream>
-#include <memory>
 #include <numeric>
 #include <span>
-#include <sstream>
 #include <thread>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kvstore/names/kv_policy.h"
 #include "lab/micro/kernels_model.h"
 #include "model/forward/transformer_runner.h"
-#include "model/tokenizer/tokenizer.h"
-#include "worker/model/model_host.h"
 
 namespace penstock {
 namespace {
 
 using BlendTokens = std::vector<uint32_t>;
 
-constexpr int32_t kDocuments = 4, kDocument = 400, kLeading = 16, kBlendStepTokens = 512;
+constexpr int32_t kDocuments = 4, kDocument = 400, kLeading = 16, kQuestion = 16;
+constexpr int32_t kBlendStepTokens = 512;
 constexpr int32_t kBlendPrompt = kLeading + kDocuments * kDocument;  // without the question
 constexpr KvBlend kBlend{.percent = 15};
 
@@ -32,13 +27,11 @@ class BlendModel {
   explicit BlendModel(TransformerRunner& runner)
       : runner_(runner),
         layout_(runner.kv_layout()),
-        each_(layout_.BlocksFor(kBlendPrompt + kQuestionMax)),
+        each_(layout_.BlocksFor(kBlendPrompt + kQuestion)),
         pages_(static_cast<size_t>(each_ * (2 + kDocuments)) * layout_.BlockStride()) {
     blocks_.resize(static_cast<size_t>(each_ * (2 + kDocuments)));
     std::iota(blocks_.begin(), blocks_.end(), 0u);
   }
-
-  static constexpr int32_t kQuestionMax = 128;
 
   // The logits behind each of the last `wanted` tokens of a prompt that is computed in full.
   absl::StatusOr<std::vector<float>> Full(const BlendTokens& prompt, int32_t wanted) {
@@ -56,13 +49,10 @@ class BlendModel {
     return absl::OkStatus();
   }
 
-  // How documents that have been computed are re-used. The first one keeps its position.
-  enum class Way { kAsTheyAre, kMoved, kBlended };
-
-  // The logits behind the last `wanted` tokens of a prompt whose documents have been computed.
-  absl::StatusOr<std::vector<float>> Reuse(const BlendTokens& prompt, Way way, int32_t wanted) {
-    KeyRotations rotations = *runner_.key_rotations();
-    if (way == Way::kAsTheyAre) std::ranges::fill(rotations.layers, -1);
+  // The logits behind the last `wanted` tokens of a prompt whose documents have been computed. The
+  // first one keeps its position.
+  absl::StatusOr<std::vector<float>> Blend(const BlendTokens& prompt, int32_t wanted) {
+    const KeyRotations rotations = *runner_.key_rotations();
     for (int32_t i = 0; i < kDocuments; ++i) {
       // Leading tokens too, with the first one.
       MoveTokens(rotations, {.kv = kv(),
@@ -72,7 +62,7 @@ class BlendModel {
                              .to_position = i == 0 ? 0 : kLeading + i * kDocument,
                              .tokens = i == 0 ? kLeading + kDocument : kDocument});
     }
-    for (int32_t i = 1; way == Way::kBlended && i < kDocuments; ++i) {
+    for (int32_t i = 1; i < kDocuments; ++i) {
       BlendedTokens blended{.recompute = static_cast<int32_t>(kBlend.Recomputed(kDocument)),
                             .deviation_max = 1e9f};
       const int32_t begin = kLeading + i * kDocument;
@@ -82,12 +72,9 @@ class BlendModel {
           .blocks = Table(1),
           .blended = &blended};
       RETURN_IF_ERROR(runner_.Step({.sequences = {&step, 1}, .kv = kv(), .logits = {}}));
-      deviation_ = std::max(deviation_, blended.deviation);
     }
     return Compute(prompt, kBlendPrompt, Table(1), wanted);
   }
-
-  float deviation() const { return deviation_; }  // the greatest of all documents so far
 
  private:
   std::span<const uint32_t> Table(int64_t index) const {
@@ -132,27 +119,7 @@ class BlendModel {
   const int64_t each_;  // blocks of a sequence: the full one, the blended one, each document's
   const Buffer pages_;
   std::vector<uint32_t> blocks_;
-  float deviation_ = 0;
 };
-
-// KL(exact || other) of the next token, the mean over rows.
-double MeanDivergence(std::span<const float> exact, std::span<const float> other, size_t vocab) {
-  const auto log_sum = [&](const float* row) {
-    const float most = *std::max_element(row, row + vocab);
-    double sum = 0;
-    for (size_t i = 0; i < vocab; ++i) sum += std::exp(double{row[i]} - most);
-    return most + std::log(sum);
-  };
-  double divergence = 0;
-  for (size_t at = 0; at < exact.size(); at += vocab) {
-    const double of_exact = log_sum(&exact[at]), of_other = log_sum(&other[at]);
-    for (size_t i = 0; i < vocab; ++i) {
-      const double log_p = exact[at + i] - of_exact;
-      divergence += std::exp(log_p) * (log_p - (other[at + i] - of_other));
-    }
-  }
-  return divergence * static_cast<double>(vocab) / static_cast<double>(exact.size());
-}
 
 double SecondsSince(std::chrono::steady_clock::time_point begun) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
@@ -163,7 +130,7 @@ absl::StatusOr<BenchRow> MeasureTtft(const Exec& exec, int rounds) {
   TransformerRunner runner(weights, exec, kBlendStepTokens);
   BlendModel model(runner);
   BlendTokens prompt;
-  for (int32_t i = 0; i < kBlendPrompt + 16; ++i)
+  for (int32_t i = 0; i < kBlendPrompt + kQuestion; ++i)
     prompt.push_back(static_cast<uint32_t>(i * 7 % 32000));
   RETURN_IF_ERROR(model.ComputeParts(prompt));
   double full = 0, blended = 0;
@@ -172,7 +139,7 @@ absl::StatusOr<BenchRow> MeasureTtft(const Exec& exec, int rounds) {
     RETURN_IF_ERROR(model.Full(prompt, 1).status());
     const double of_full = SecondsSince(begun);
     begun = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(model.Reuse(prompt, BlendModel::Way::kBlended, 1).status());
+    RETURN_IF_ERROR(model.Blend(prompt, 1).status());
     const double of_blended = SecondsSince(begun);
     full = i == 0 ? of_full : std::min(full, of_full);
     blended = i == 0 ? of_blended : std::min(blended, of_blended);
@@ -181,78 +148,15 @@ absl::StatusOr<BenchRow> MeasureTtft(const Exec& exec, int rounds) {
   return BenchRow{"blend_ttft_fraction", fraction, "", goal, goal / fraction};
 }
 
-absl::StatusOr<BlendTokens> TextTokens(const BlendBenchOptions& options) {
-  ASSIGN_OR_RETURN(const auto tokenizer, Tokenizer::Load(options.model));
-  std::ifstream file(options.text);
-  std::stringstream text;
-  text << file.rdbuf();
-  if (!file) return NotFound("{} cannot be read", options.text);
-  return tokenizer->Encode(text.str(), {.add_special_tokens = false});
-}
-
-// Four documents of a text, of which the last is the one that the question continues.
-absl::StatusOr<BlendTokens> TextPrompt(const BlendTokens& text, size_t from, int32_t question) {
-  const auto needed = static_cast<size_t>(kBlendPrompt + question);
-  if (text.size() < from + needed) {
-    return InvalidArgument("the text has {} tokens; the bench needs {}", text.size(),
-                           from + needed);
-  }
-  const auto begin = text.begin() + static_cast<std::ptrdiff_t>(from);
-  BlendTokens prompt(begin, begin + kLeading);
-  for (const int32_t i : {2, 0, 1, 3}) {
-    const auto document = begin + kLeading + i * kDocument;
-    prompt.insert(prompt.end(), document, document + kDocument);
-  }
-  prompt.insert(prompt.end(), begin + kBlendPrompt, begin + kBlendPrompt + question);
-  return prompt;
-}
-
-absl::StatusOr<std::vector<BenchRow>> MeasureDivergence(const BlendBenchOptions& options) {
-  constexpr int32_t kWindows = 12, kQuestion = 64;
-  ASSIGN_OR_RETURN(const BlendTokens text, TextTokens(options));
-  ASSIGN_OR_RETURN(const std::unique_ptr<ModelHost> host,
-                   ModelHost::Open({.model = options.model,
-                                    .kv_memory = "16MiB",
-                                    .threads = options.threads,
-                                    .step_tokens = kBlendStepTokens}));
-  BlendModel model(*host->cpu_runner);
-  const auto vocab = static_cast<size_t>(host->cpu_runner->vocab());
-  using Way = BlendModel::Way;
-  double divergence[3] = {};
-  for (size_t i = 0; i < kWindows; ++i) {
-    ASSIGN_OR_RETURN(const BlendTokens prompt,
-                     TextPrompt(text, i * (kBlendPrompt + kQuestion), kQuestion));
-    RETURN_IF_ERROR(model.ComputeParts(prompt));
-    ASSIGN_OR_RETURN(const auto exact, model.Full(prompt, kQuestion));
-    for (const Way way : {Way::kAsTheyAre, Way::kMoved, Way::kBlended}) {
-      ASSIGN_OR_RETURN(const auto reused, model.Reuse(prompt, way, kQuestion));
-      divergence[static_cast<size_t>(way)] += MeanDivergence(exact, reused, vocab) / kWindows;
-    }
-  }
-  const double naive = divergence[0], moved = divergence[1], blended = divergence[2];
-  const double fraction = blended / naive, goal = 0.1;
-  return std::vector<BenchRow>{
-      {"blend_kl_fraction", fraction, "", goal, goal / fraction},
-      {"blend_kl", blended, "nats", naive, blended / naive},
-      {"moved_kl", moved, "nats", naive, moved / naive},
-      {"blend_deviation_max", model.deviation(), "", 1, model.deviation()}};
-}
-
 }  // namespace
 
-absl::StatusOr<std::vector<BenchRow>> RunBlendBench(
-    const BlendBenchOptions& options, const std::function<void(const std::string&)>& progress) {
+absl::StatusOr<BenchRow> RunBlendBench(const BlendBenchOptions& options,
+                                       const std::function<void(const std::string&)>& progress) {
   ThreadPool pool(options.threads > 0
                       ? options.threads
                       : std::max(1, static_cast<int>(std::thread::hardware_concurrency())));
   progress("a prompt of four documents of 400 tokens, of the TinyLlama-1.1B shape");
-  ASSIGN_OR_RETURN(const BenchRow ttft, MeasureTtft({.threads = &pool}, options.rounds));
-  std::vector<BenchRow> rows = {ttft};
-  if (options.model.empty()) return rows;
-  progress("prompts of text, of the model");
-  ASSIGN_OR_RETURN(const std::vector<BenchRow> divergence, MeasureDivergence(options));
-  rows.insert(rows.end(), divergence.begin(), divergence.end());
-  return rows;
+  return MeasureTtft({.threads = &pool}, options.rounds);
 }
 
 }  // namespace penstock

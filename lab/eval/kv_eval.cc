@@ -6,11 +6,15 @@
 
 #include "lab/eval/kv_eval_session.h"
 #include "lab/eval/logit_statistics.h"
+#include "lab/eval/recall_question.h"
 
 namespace penstock {
 namespace {
 
 using Windows = std::vector<std::vector<uint32_t>>;  // equally long
+
+// Of each distance, a value for each prompt: 1 if the pass key was told whole, else 0.
+using Answers = std::map<int32_t, std::vector<double>>;
 
 // The samples of one codec, a value per window.
 struct Gathered {
@@ -18,14 +22,7 @@ struct Gathered {
   std::vector<double> divergences;  // a value per token
   double whole = 0;                 // generations without a difference
   PageDamage damage;
-  std::map<int32_t, double> told, told_later;
-};
-
-// A prompt of the recall task.
-struct Question {
-  std::vector<uint32_t> prompt;
-  size_t asked_at = 0;           // where the question begins
-  std::vector<uint32_t> answer;  // the digits of the pass key
+  Answers told, told_later;
 };
 
 class Evaluation {
@@ -53,6 +50,10 @@ class Evaluation {
       std::vector<std::vector<float>> logits;
       RETURN_IF_ERROR(Continue(false, windows, logits));
       Compare(windows, exact, logits, gathered[c]);
+      if (codecs[c].EvictsAnswer()) {  // Continue has compacted the pages.
+        RETURN_IF_ERROR(
+            session_.Compress(codecs[c], std::ssize(windows), options_.context).status());
+      }
       Windows again;
       RETURN_IF_ERROR(Generate(false, windows, again));
       for (size_t w = 0; w < windows.size(); ++w) {
@@ -66,12 +67,18 @@ class Evaluation {
     return absl::OkStatus();
   }
 
-  // Pass keys told after `distance` tokens of text.
+  // Numbers told after `distance` tokens of text.
   absl::Status Recall(int32_t distance, const std::vector<JudgedCodec>& codecs,
                       std::vector<Gathered>& gathered) {
     std::mt19937_64 engine(static_cast<uint64_t>(distance) * 1000003);
     for (int32_t i = 0; i < options_.prompts; ++i) {
-      ASSIGN_OR_RETURN(const Question question, MakeQuestion(distance, engine));
+      ASSIGN_OR_RETURN(const RecallQuestion question,
+                       MakeRecallQuestion(options_.codes ? RecallTask::kCode : RecallTask::kPassKey,
+                                          distance, session_.tokenizer(), text_, engine));
+      RETURN_IF_ERROR(session_.Prefill(0, question.prompt));
+      ASSIGN_OR_RETURN(const bool told, Tells(true, question.prompt.size() - 1,
+                                              question.prompt.back(), question.answer));
+      exact_told_[distance].push_back(told ? 1 : 0);
       for (size_t c = 0; c < codecs.size(); ++c) {
         RETURN_IF_ERROR(codecs[c].BehindPrompt()
                             ? RecallBehind(question, codecs[c], distance, gathered[c])
@@ -80,6 +87,8 @@ class Evaluation {
     }
     return absl::OkStatus();
   }
+
+  const Answers& exact_told() const { return exact_told_; }
 
  private:
   size_t Context() const { return static_cast<size_t>(options_.context); }
@@ -160,75 +169,51 @@ class Evaluation {
     damage.key_norm += more.key_norm;
     damage.value_error += more.value_error;
     damage.value_norm += more.value_norm;
+    damage.deviation = std::max(damage.deviation, more.deviation);
   }
 
-  // "... The pass key is 12345. Remember it. <text> What is the pass key? The pass key is ", and
-  // its answer, the digits. The pieces are tokenized one by one: digits stand for themselves.
-  absl::StatusOr<Question> MakeQuestion(int32_t distance, std::mt19937_64& engine) const {
-    const Tokenizer& tokenizer = session_.tokenizer();
-    const auto encode = [&](const std::string& text) {
-      return tokenizer.Encode(text, {.add_special_tokens = false});
-    };
-    const std::string key = std::to_string(10000 + engine() % 90000);
-    ASSIGN_OR_RETURN(const auto statement, encode(" The pass key is "));
-    ASSIGN_OR_RETURN(const auto value, encode(key));
-    ASSIGN_OR_RETURN(const auto end, encode(". Remember it."));
-    ASSIGN_OR_RETURN(auto ask, encode(" What is the pass key?"));
-    std::vector<uint32_t> fact = statement;
-    fact.insert(fact.end(), value.begin(), value.end());
-    fact.insert(fact.end(), end.begin(), end.end());
-    ask.insert(ask.end(), statement.begin(), statement.end());
-    std::vector<uint32_t> prompt;
-    if (tokenizer.bos_id()) prompt.push_back(*tokenizer.bos_id());
-    const auto append_text = [&](size_t count) {
-      const size_t at = engine() % (text_.size() - count);
-      prompt.insert(prompt.end(), text_.begin() + static_cast<long>(at),
-                    text_.begin() + static_cast<long>(at + count));
-    };
-    append_text(16 + engine() % 16);
-    prompt.insert(prompt.end(), fact.begin(), fact.end());
-    const size_t between = fact.size() + ask.size();
-    append_text(static_cast<size_t>(distance) > between ? static_cast<size_t>(distance) - between
-                                                        : 0);
-    const size_t asked_at = prompt.size();
-    prompt.insert(prompt.end(), ask.begin(), ask.end());
-    return Question{.prompt = std::move(prompt), .asked_at = asked_at, .answer = value};
-  }
-
-  // Prompts differ in length by a few tokens: each goes alone.
-  absl::Status RecallCompressed(const Question& question, const JudgedCodec& codec,
+  // Prompts differ in length by a few tokens: each goes alone. A question is in no document.
+  absl::Status RecallCompressed(const RecallQuestion& question, const JudgedCodec& codec,
                                 int32_t distance, Gathered& gathered) {
     const size_t context = question.prompt.size() - 1;
-    RETURN_IF_ERROR(session_.Prefill(0, std::span(question.prompt).first(context)));
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(context)).status());
+    session_.SetPrompt(0, std::span(question.prompt).first(context));
+    const size_t compressed = codec.blend ? question.asked_at : context;
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(compressed)).status());
     ASSIGN_OR_RETURN(const bool told,
                      Tells(false, context, question.prompt.back(), question.answer));
-    gathered.told[distance] += told ? 1 : 0;
+    gathered.told[distance].push_back(told ? 1 : 0);
     return absl::OkStatus();
   }
 
-  // As workers evict and select: behind the whole prompt, so the answer's first token is exact, or
-  // behind a first turn that does not have the question yet.
-  absl::Status RecallBehind(const Question& question, const JudgedCodec& codec, int32_t distance,
-                            Gathered& gathered) {
+  // As workers evict and select: behind the whole prompt, so the answer's first token is that of
+  // whole KV, or behind a first turn that does not have the question yet. Where the answer is
+  // evicted, the pass key comes as tokens of the answer, too.
+  absl::Status RecallBehind(const RecallQuestion& question, const JudgedCodec& codec,
+                            int32_t distance, Gathered& gathered) {
     const std::vector<uint32_t>& prompt = question.prompt;
     const std::span<const uint32_t> answer(question.answer);
-    RETURN_IF_ERROR(session_.Prefill(0, prompt));
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(prompt.size())).status());
-    ASSIGN_OR_RETURN(bool told, Tells(true, prompt.size() - 1, prompt.back(), answer.first(1)));
+    session_.SetPrompt(0, prompt);
+    const auto tokens = static_cast<int32_t>(prompt.size());
+    if (codec.pages) {
+      RETURN_IF_ERROR(session_.Compress({.name = {}, .pages = codec.pages}, 1, tokens).status());
+    }
+    ASSIGN_OR_RETURN(bool told,
+                     Tells(!codec.pages, prompt.size() - 1, prompt.back(), answer.first(1)));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, tokens).status());
     if (told) {
       ASSIGN_OR_RETURN(told, Tells(false, prompt.size(), answer.front(), answer.subspan(1)));
     }
-    gathered.told[distance] += told ? 1 : 0;
-    RETURN_IF_ERROR(session_.Prefill(0, std::span(prompt).first(question.asked_at)));
-    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(question.asked_at)).status());
+    gathered.told[distance].push_back(told ? 1 : 0);
+    const size_t turn = codec.EvictsAnswer() ? question.stated_at : question.asked_at;
+    session_.SetPrompt(0, std::span(prompt).first(turn));
+    RETURN_IF_ERROR(session_.Compress(codec, 1, static_cast<int32_t>(turn)).status());
     std::vector<float> logits;
-    for (size_t at = question.asked_at; at + 1 < prompt.size(); ++at) {
+    for (size_t at = turn; at + 1 < prompt.size(); ++at) {
       RETURN_IF_ERROR(
           session_.Step(false, static_cast<int32_t>(at), std::span(prompt).subspan(at, 1), logits));
     }
     ASSIGN_OR_RETURN(const bool later, Tells(false, prompt.size() - 1, prompt.back(), answer));
-    gathered.told_later[distance] += later ? 1 : 0;
+    gathered.told_later[distance].push_back(later ? 1 : 0);
     return absl::OkStatus();
   }
 
@@ -249,9 +234,29 @@ class Evaluation {
   const KvEvalOptions& options_;
   KvEvalSession& session_;
   const std::vector<uint32_t> text_;
+  Answers exact_told_;
 };
 
-KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gathered& gathered) {
+std::map<int32_t, double> SharesOf(const Answers& answers) {
+  std::map<int32_t, double> shares;
+  for (const auto& [distance, told] : answers) {
+    const auto whole = static_cast<double>(std::count(told.begin(), told.end(), 1.0));
+    shares[distance] = whole / static_cast<double>(told.size());
+  }
+  return shares;
+}
+
+// The change over all prompts of all distances, paired.
+Estimate ChangeOf(const Answers& exact, const Answers& other) {
+  std::vector<double> changes;
+  for (const auto& [distance, told] : other) {
+    const std::vector<double>& before = exact.at(distance);
+    for (size_t i = 0; i < told.size(); ++i) changes.push_back(told[i] - before[i]);
+  }
+  return changes.empty() ? Estimate() : EstimateOf(changes);
+}
+
+KvQuality QualityOf(const JudgedCodec& codec, const Answers& exact_told, Gathered& gathered) {
   std::vector<double> changes;
   double nats = 0;
   for (size_t i = 0; i < gathered.nats.size(); ++i) {
@@ -270,58 +275,38 @@ KvQuality QualityOf(const JudgedCodec& codec, const KvEvalOptions& options, Gath
   row.top1_agreement = EstimateOf(gathered.agreement);
   row.key_error = std::sqrt(gathered.damage.key_error / gathered.damage.key_norm);
   row.value_error = std::sqrt(gathered.damage.value_error / gathered.damage.value_norm);
+  if (codec.blend && codec.blend->blend) row.blend_deviation = gathered.damage.deviation;
   row.same_tokens = EstimateOf(gathered.same);
   row.same_generation = gathered.whole / static_cast<double>(gathered.same.size());
-  for (const auto& [distance, told] : gathered.told) row.recall[distance] = told / options.prompts;
-  for (const auto& [distance, told] : gathered.told_later) {
-    row.recall_later[distance] = told / options.prompts;
-  }
+  row.recall = SharesOf(gathered.told);
+  row.recall_later = SharesOf(gathered.told_later);
+  row.recall_change = ChangeOf(exact_told, gathered.told);
+  row.recall_later_change = ChangeOf(exact_told, gathered.told_later);
   return row;
 }
 
-constexpr std::string_view kPages = "pages:";
-
-absl::StatusOr<std::vector<JudgedCodec>> CodecsOf(const KvEvalOptions& options) {
-  std::vector<JudgedCodec> codecs;
-  if (options.codecs.empty()) {
-    for (const KvCodecSpec& spec : AllKvCodecs()) codecs.push_back({KvCodecName(spec), spec});
-    codecs.push_back({"int4", std::nullopt});
-  }
-  for (const std::string& name : options.codecs) {
-    if (name == "int4") {
-      codecs.push_back({name, std::nullopt});
-      continue;
-    }
-    if (const auto eviction = EvictionOf(name)) {
-      if (eviction->slack_tokens > 0) {
-        return InvalidArgument(
-            "{} evicts while decoding, and only what a prompt loses is evaluated; leave out +{}",
-            name, eviction->slack_tokens);
-      }
-      codecs.push_back({name, std::nullopt, eviction});
-      continue;
-    }
-    if (const auto selection = SelectionOf(name)) {
-      codecs.push_back({name, std::nullopt, std::nullopt, selection});
-      continue;
-    }
-    if (name.starts_with(kPages)) {
-      const std::optional<KvDtype> pages = KvDtypeOf(std::string_view(name).substr(kPages.size()));
-      if (!pages) return InvalidArgument("{} names no format of pages (--kv_format)", name);
-      codecs.push_back({.name = name, .spec = {}, .pages = pages});
-      continue;
-    }
-    ASSIGN_OR_RETURN(const KvCodecSpec spec, ParseKvCodec(name));
-    codecs.push_back({name, spec});
-  }
-  return codecs;
+absl::Status SetDocuments(const KvEvalOptions& options, JudgedCodec& codec) {
+  if (!codec.blend) return absl::OkStatus();
+  codec.blend->document_tokens = options.document;
+  const int32_t behind = options.context - static_cast<int32_t>(kExactTokens);
+  const int32_t documents = (behind + options.document - 1) / options.document;
+  if (behind > 0 && documents < static_cast<int32_t>(kBlendPartsMax)) return absl::OkStatus();
+  return InvalidArgument(
+      "--context {} has {} exact tokens and {} documents of --document {} tokens; there must be 1 "
+      "to {}",
+      options.context, kExactTokens, std::max(documents, 0), options.document, kBlendPartsMax - 1);
 }
 
 }  // namespace
 
 absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
                                        const std::function<void(const std::string&)>& progress) {
-  ASSIGN_OR_RETURN(const std::vector<JudgedCodec> codecs, CodecsOf(options));
+  std::vector<JudgedCodec> codecs;
+  for (const std::string& name : options.codecs) {
+    ASSIGN_OR_RETURN(codecs.emplace_back(), ParseJudgedCodec(name));
+    RETURN_IF_ERROR(SetDocuments(options, codecs.back()));
+  }
+  if (codecs.empty()) codecs = AllJudgedCodecs();
   const int32_t max = options.context + options.continuation + 64;
   ASSIGN_OR_RETURN(const auto session,
                    KvEvalSession::Open(options.model, options.threads, options.windows, max));
@@ -344,9 +329,13 @@ absl::StatusOr<KvEvalReport> RunKvEval(const KvEvalOptions& options,
     progress(fmt::format("recall over {} tokens", distance));
     RETURN_IF_ERROR(evaluation.Recall(distance, codecs, gathered));
   }
-  KvEvalReport report{.options = options, .perplexity = 0, .tokens = 0, .rows = {}};
+  KvEvalReport report{.options = options};
+  report.recall = SharesOf(evaluation.exact_told());
   for (size_t c = 0; c < codecs.size(); ++c) {
-    report.rows.push_back(QualityOf(codecs[c], options, gathered[c]));
+    report.rows.push_back(QualityOf(codecs[c], evaluation.exact_told(), gathered[c]));
+    report.rows.back().resident_bytes =
+        ResidentBytes(codecs[c], session->layout(), static_cast<uint32_t>(options.context),
+                      static_cast<uint32_t>(options.context + options.continuation));
   }
   report.perplexity = std::exp(EstimateOf(gathered.front().exact_nats).mean);
   report.tokens = std::ssize(gathered.front().divergences);

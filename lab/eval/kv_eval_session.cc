@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 #include <utility>
 
+#include "base/check.h"
 #include "kernels/cpu/kv_quant.h"
 #include "kernels/kv_rows.h"
 #include "prefill_worker/prompt_eviction.h"
@@ -14,6 +16,8 @@ namespace penstock {
 namespace {
 
 constexpr int32_t kChunk = 512;
+constexpr char kEvictsNothing[] =
+    "the model has sliding windows, attention sinks or latents: nothing can be evicted";
 
 // Plain 4-bit groups: the arithmetic of i4r without the rotation. Returns the bits.
 double RoundTripInt4(const KvRun& run, std::vector<Bf16>& values) {
@@ -70,15 +74,16 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   layout_ = runner_->kv_layout();
   sequences_ = sequences;
   table_blocks_ = layout_.BlocksFor(tokens_max);
-  blocks_.resize(static_cast<size_t>(table_blocks_ * sequences));
+  blocks_.resize(static_cast<size_t>(table_blocks_ * (sequences + 1)));
   std::iota(blocks_.begin(), blocks_.end(), 0u);
-  const size_t half = blocks_.size() * layout_.BlockStride();
-  pages_ = Buffer(2 * half);
+  const size_t part = blocks_.size() * layout_.BlockStride();
+  pages_ = Buffer(3 * part);  // the last one: whole prompts in another format
   for (size_t i = 0; i < 2; ++i) {
-    kv_[i] = {pages_.as<std::byte>() + i * half, std::ssize(blocks_), layout_};
+    kv_[i] = {pages_.as<std::byte>() + i * part, std::ssize(blocks_), layout_};
   }
   prompts_.resize(static_cast<size_t>(sequences));
   evicted_.resize(static_cast<size_t>(sequences));
+  queries_.resize(static_cast<size_t>(sequences));
 }
 
 std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
@@ -86,35 +91,61 @@ std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
                                     static_cast<size_t>(table_blocks_));
 }
 
-absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
-  prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
-  return Compute(kv_[0], index);
+// The blocks of a table in the second half of a view of twice the blocks.
+std::vector<uint32_t> KvEvalSession::InOther(std::span<const uint32_t> table) const {
+  std::vector<uint32_t> blocks(table.begin(), table.end());
+  for (uint32_t& block : blocks) block += static_cast<uint32_t>(kv_[0].blocks);
+  return blocks;
 }
 
-absl::Status KvEvalSession::Compute(const PagedKv& kv, int32_t index) {
-  const std::span<const uint32_t> tokens = prompts_[static_cast<size_t>(index)];
-  for (size_t at = 0; at < tokens.size(); at += kChunk) {
+absl::Status KvEvalSession::Prefill(int32_t index, std::span<const uint32_t> tokens) {
+  SetPrompt(index, tokens);
+  return Compute(kv_[0], tokens, 0, Table(index));
+}
+
+void KvEvalSession::SetPrompt(int32_t index, std::span<const uint32_t> tokens) {
+  prompts_[static_cast<size_t>(index)].assign(tokens.begin(), tokens.end());
+}
+
+// Computes the KV of `tokens` from `begin` on.
+absl::Status KvEvalSession::Compute(const PagedKv& kv, std::span<const uint32_t> tokens,
+                                    size_t begin, std::span<const uint32_t> table) {
+  for (size_t at = begin; at < tokens.size(); at += kChunk) {
     const SequenceStep step{
         .tokens = tokens.subspan(at, std::min<size_t>(kChunk, tokens.size() - at)),
         .position = static_cast<int32_t>(at),
-        .blocks = Table(index)};
+        .blocks = table};
     RETURN_IF_ERROR(
         runner_->Step({.sequences = {&step, 1}, .kv = kv, .logits = {nullptr, {0, vocab()}}}));
   }
   return absl::OkStatus();
 }
 
-// As a worker with --kv_format: every token attends to pages of the format, its own chunk's too.
-absl::Status KvEvalSession::ComputeIn(KvDtype format, int32_t index, PageDamage& damage) {
+absl::Status KvEvalSession::SetFormat(KvDtype format) {
   KvLayout& layout = kv_[1].layout;
   if (layout.HasLatents() || !HoldsHeads(format, layout.head_dim)) {
     return FailedPrecondition("pages of {} do not hold this model's keys and values",
                               KvDtypeName(format));
   }
   layout.dtype = format;
-  damage.bits += 8.0 * static_cast<double>(layout.LayerBytes());
-  damage.elements += 2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens;
-  return Compute(kv_[1], index);
+  return absl::OkStatus();
+}
+
+double KvEvalSession::FormatBits() const {
+  const KvLayout& layout = kv_[1].layout;
+  if (layout.dtype == layout_.dtype) return 16;
+  return 8.0 * static_cast<double>(layout.LayerBytes()) /
+         (2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens);
+}
+
+// The whole prompt. In another format as a worker with --kv_format computes it: every token attends
+// to pages of the format, its own chunk's too.
+absl::Status KvEvalSession::FillDamaged(int32_t index) {
+  if (kv_[1].layout.dtype != layout_.dtype) {
+    return Compute(kv_[1], prompts_[static_cast<size_t>(index)], 0, Table(index));
+  }
+  CopySequence(index);
+  return absl::OkStatus();
 }
 
 void KvEvalSession::CopySequence(int32_t index) {
@@ -123,54 +154,150 @@ void KvEvalSession::CopySequence(int32_t index) {
   }
 }
 
+std::vector<Bf16> KvEvalSession::ReadBlocks(const PagedKv& kv, int32_t index,
+                                            uint32_t count) const {
+  const size_t elements = layout_.PayloadBytes() / sizeof(Bf16);
+  std::vector<Bf16> values(count * elements);
+  for (uint32_t b = 0; b < count; ++b) {
+    std::memcpy(values.data() + b * elements, kv.Block(Table(index)[b]), layout_.PayloadBytes());
+  }
+  return values;
+}
+
 absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t index,
                                           PageDamage& damage) {
   const std::vector<uint32_t>& prompt = prompts_[static_cast<size_t>(index)];
   const auto tokens = static_cast<uint32_t>(prompt.size());
   const uint32_t evicted = eviction.Evicted(tokens);
-  damage.bits += static_cast<double>(tokens - evicted) / tokens;
-  damage.elements += 1.0 / 16;
-  if (evicted == 0) {
-    CopySequence(index);
-    return absl::OkStatus();
-  }
-  evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
+  damage.bits += FormatBits() * static_cast<double>(tokens - evicted) / tokens;
+  damage.elements += 1;
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
-  if (!attention)
-    return FailedPrecondition(
-        "the model has sliding windows, attention sinks or latents: nothing can be evicted");
-  return Evict(eviction, *attention, index);
+  if (!attention) return FailedPrecondition(kEvictsNothing);
+  evicted_[static_cast<size_t>(index)] = static_cast<int32_t>(evicted);
+  return evicted > 0 ? Evict(eviction, *attention, index) : FillDamaged(index);
 }
 
 // The observed tokens are computed once more, for their queries; their KV gets the same bits.
 absl::Status KvEvalSession::Evict(const KvEviction& rule, const EvictionAttention& attention,
                                   int32_t index) {
   const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
-  PagedKv both = kv_[0];
+  const bool exact = kv_[1].layout.dtype == layout_.dtype;
+  PagedKv both = kv_[exact ? 0 : 1];
   both.blocks *= 2;
-  std::vector<uint32_t> kept(Table(index).begin(), Table(index).end());
-  for (uint32_t& block : kept) block += static_cast<uint32_t>(kv_[0].blocks);
+  const std::vector<uint32_t> other = InOther(Table(index));
+  const std::span<const uint32_t> whole = exact ? Table(index) : std::span(other);
+  const std::span<const uint32_t> kept = exact ? std::span(other) : Table(index);
+  if (!exact) RETURN_IF_ERROR(Compute(both, prompt, 0, whole));
   PromptEviction eviction(rule, prompt.size());
   size_t end = eviction.Observes(1) ? 0 : prompt.size() - static_cast<size_t>(eviction.observed());
   while (end < prompt.size()) {
     const size_t begin = std::exchange(end, std::min(prompt.size(), end + kChunk));
     const SequenceStep step{.tokens = prompt.subspan(begin, end - begin),
                             .position = static_cast<int32_t>(begin),
-                            .blocks = Table(index)};
+                            .blocks = whole};
     const auto observe = [&](int32_t layer, View<const float, 2> queries) {
       eviction.Observe(attention, both,
                        {.layer = layer,
                         .end = static_cast<int32_t>(end),
-                        .whole = Table(index),
+                        .whole = whole,
                         .kept = kept,
                         .queries = queries});
     };
     RETURN_IF_ERROR(runner_->Step({.sequences = {&step, 1},
-                                   .kv = kv_[0],
+                                   .kv = both,
                                    .logits = {nullptr, {0, vocab()}},
                                    .on_queries = observe}));
   }
   return absl::OkStatus();
+}
+
+absl::Status KvEvalSession::CheckOracle(PageDamage& damage) const {
+  damage.bits += 16;
+  damage.elements += 1;
+  if (runner_->eviction_attention()) return absl::OkStatus();
+  return FailedPrecondition(kEvictsNothing);
+}
+
+// As a decode worker before the step of the token at `position`.
+void KvEvalSession::CompactWhereDue(int32_t index, int32_t position) {
+  if (!eviction_) return;
+  const auto i = static_cast<size_t>(index);
+  const auto due = static_cast<int32_t>(eviction_->EvictedAt(
+      static_cast<uint32_t>(prompts_[i].size()), static_cast<uint32_t>(position)));
+  if (evicted_[i] == due) return;
+  CompactKv(*runner_->eviction_attention(), kv_[1],
+            {.eviction = *eviction_,
+             .evicted = evicted_[i],
+             .from = Table(index),
+             .to = Table(index),
+             .queries = queries_[i]});
+  evicted_[i] += static_cast<int32_t>(eviction_->slack_tokens);
+  PENSTOCK_CHECK_EQ(evicted_[i], due);
+}
+
+// As prefill workers: each document is computed behind the leading tokens, and moved to its place;
+// then the prompt is computed in order, its documents as blended tokens.
+absl::Status KvEvalSession::BlendSequence(const JudgedBlend& judged, int32_t index, int32_t end,
+                                          PageDamage& damage) {
+  if (!runner_->key_rotations()) {
+    return FailedPrecondition(
+        "the model has sliding windows, latents, learned positions, multi-token prediction or less "
+        "than three layers: nothing can be blended");
+  }
+  std::vector<uint32_t> bounds = {kLeadingTokens};
+  for (auto at = static_cast<int32_t>(kExactTokens); at < end; at += judged.document_tokens) {
+    bounds.push_back(static_cast<uint32_t>(at));
+  }
+  bounds.push_back(static_cast<uint32_t>(end));
+  // The prompt's last token, whose logits are needed, is behind the documents.
+  ASSIGN_OR_RETURN(PromptParts parts,
+                   PartsOf(bounds, static_cast<size_t>(end) + 1, layout_.block_tokens));
+  parts.blend = judged.blend.value_or(KvBlend());
+  parts.deviation_max = std::numeric_limits<float>::infinity();
+  RETURN_IF_ERROR(MoveDocuments(parts, judged.moves_keys, index));
+  RETURN_IF_ERROR(BlendDocuments(parts, judged.blend.has_value(), index, damage));
+  damage.bits += FormatBits();
+  damage.elements += 1;
+  if (kv_[1].layout.dtype != layout_.dtype) return absl::OkStatus();
+  const auto whole = static_cast<uint32_t>(end / layout_.block_tokens);
+  const KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
+  AddErrors(run, ReadBlocks(kv_[0], index, whole), ReadBlocks(kv_[1], index, whole), damage);
+  return absl::OkStatus();
+}
+
+absl::Status KvEvalSession::MoveDocuments(const PromptParts& parts, bool moves_keys,
+                                          int32_t index) {
+  KeyRotations rotations = *runner_->key_rotations();
+  if (!moves_keys) std::ranges::fill(rotations.layers, -1);
+  const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
+  for (const BlendPart& part : parts.parts) {
+    std::vector<uint32_t> alone(prompt.begin(), prompt.begin() + parts.leading);
+    alone.insert(alone.end(), prompt.begin() + part.begin, prompt.begin() + part.begin + part.held);
+    RETURN_IF_ERROR(Compute(kv_[1], alone, 0, Table(sequences_)));
+    MovePart(rotations, kv_[1], parts, part, Table(sequences_), Table(index));
+  }
+  return absl::OkStatus();
+}
+
+// Computes what is in no piece of a document, and blends the pieces; or leaves them as they are.
+absl::Status KvEvalSession::BlendDocuments(const PromptParts& parts, bool blends, int32_t index,
+                                           PageDamage& damage) {
+  const std::span<const uint32_t> prompt = prompts_[static_cast<size_t>(index)];
+  size_t at = 0;
+  for (BlendPiece& piece : PiecesOf(parts)) {
+    const auto begin = static_cast<size_t>(piece.begin), end = static_cast<size_t>(piece.end);
+    RETURN_IF_ERROR(Compute(kv_[1], prompt.first(begin), at, Table(index)));
+    at = end;
+    if (!blends) continue;
+    const SequenceStep step{.tokens = prompt.subspan(begin, end - begin),
+                            .position = piece.begin,
+                            .blocks = Table(index),
+                            .blended = &piece.blended};
+    RETURN_IF_ERROR(
+        runner_->Step({.sequences = {&step, 1}, .kv = kv_[1], .logits = {nullptr, {0, vocab()}}}));
+    damage.deviation = std::max(damage.deviation, double{piece.blended.deviation});
+  }
+  return Compute(kv_[1], prompt, at, Table(index));
 }
 
 // All KV is held, and beside it the bounds of the keys of each block, in bf16.
@@ -178,10 +305,9 @@ absl::Status KvEvalSession::SelectFrom(int32_t index, PageDamage& damage) {
   if (!runner_->selects_pages()) {
     return FailedPrecondition("the model has sliding windows or latents: nothing can be selected");
   }
-  damage.bits += 1.0 + 1.0 / layout_.block_tokens;
-  damage.elements += 1.0 / 16;
-  CopySequence(index);
-  return absl::OkStatus();
+  damage.bits += FormatBits() + 16.0 / layout_.block_tokens;
+  damage.elements += 1;
+  return FillDamaged(index);
 }
 
 PageSelection KvEvalSession::SelectionOf(int32_t index, int32_t position) const {
@@ -200,14 +326,11 @@ absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t i
   run.protected_first = std::min<uint16_t>(kProtectedFirst, static_cast<uint16_t>(whole));
   run.protected_last =
       std::min(ProtectedLast(layout_), static_cast<uint16_t>(whole - run.protected_first));
-  std::vector<Bf16> values(run.Elements());
-  const size_t elements = values.size() / std::max(1u, whole);
-  for (uint32_t b = 0; b < whole; ++b) {
-    std::memcpy(values.data() + b * elements, kv_[0].Block(table[b]), layout_.PayloadBytes());
-  }
-  const std::vector<Bf16> before = values;
+  const std::vector<Bf16> before = ReadBlocks(kv_[0], index, whole);
+  std::vector<Bf16> values = before;
   const KvCodecContext context{.calibration = calibration_.ok() ? &*calibration_ : nullptr};
   ASSIGN_OR_RETURN(const double bits, RoundTrip(codec, run, context, values));
+  const size_t elements = values.size() / std::max(1u, whole);
   for (uint32_t b = 0; b < whole; ++b) {
     std::memcpy(kv_[1].Block(table[b]), values.data() + b * elements, layout_.PayloadBytes());
   }
@@ -217,33 +340,40 @@ absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t i
   return absl::OkStatus();
 }
 
+absl::Status KvEvalSession::Damage(const JudgedCodec& codec, int32_t index, int32_t tokens,
+                                   PageDamage& damage) {
+  if (codec.selection) return SelectFrom(index, damage);
+  if (codec.oracle) return CheckOracle(damage);
+  if (codec.blend) return BlendSequence(*codec.blend, index, tokens, damage);
+  if (codec.eviction) return EvictSequence(*codec.eviction, index, damage);
+  if (codec.pages) {
+    damage.bits += FormatBits();
+    damage.elements += 1;
+    return FillDamaged(index);
+  }
+  return CompressSequence(codec, index, tokens, damage);
+}
+
 absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int32_t sequences,
                                                    int32_t tokens) {
   if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
   PageDamage damage;
   std::fill(evicted_.begin(), evicted_.end(), 0);
   selection_ = codec.selection;
+  eviction_ = codec.EvictsAnswer() ? codec.eviction : std::nullopt;
+  oracle_ = codec.oracle;
   kv_[1].layout = layout_;
-  for (int32_t i = 0; i < sequences; ++i) {
-    if (codec.selection) {
-      RETURN_IF_ERROR(SelectFrom(i, damage));
-      continue;
-    }
-    if (codec.pages) {
-      RETURN_IF_ERROR(ComputeIn(*codec.pages, i, damage));
-      continue;
-    }
-    RETURN_IF_ERROR(codec.eviction ? EvictSequence(*codec.eviction, i, damage)
-                                   : CompressSequence(codec, i, tokens, damage));
-  }
+  if (codec.pages) RETURN_IF_ERROR(SetFormat(*codec.pages));
+  for (int32_t i = 0; i < sequences; ++i) RETURN_IF_ERROR(Damage(codec, i, tokens, damage));
   return damage;
 }
 
 absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
                                  std::vector<float>& logits) {
-  logits.resize(tokens.size() * static_cast<size_t>(vocab()));
+  if (!exact && oracle_) return StepOracle(position, tokens, logits);
   std::vector<SequenceStep> steps;
   for (size_t i = 0; i < tokens.size(); ++i) {
+    if (!exact) CompactWhereDue(static_cast<int32_t>(i), position);
     steps.push_back(
         {.tokens = tokens.subspan(i, 1),
          .position = position,
@@ -252,9 +382,68 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
          .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
          .wants_logits = true});
   }
+  if (exact || !eviction_ || !LastQueries::Needed(*eviction_)) {
+    return StepIn(kv_[exact ? 0 : 1], steps, logits, {});
+  }
+  return StepIn(kv_[1], steps, logits, [this](int32_t layer, View<const float, 2> queries) {
+    for (int64_t i = 0; i < queries.dim(0); ++i) {
+      queries_[static_cast<size_t>(i)].Take(layer, queries.row(i), queries.dim(1));
+    }
+  });
+}
+
+absl::Status KvEvalSession::StepIn(const PagedKv& kv, std::span<const SequenceStep> steps,
+                                   std::vector<float>& logits,
+                                   std::function<void(int32_t, View<const float, 2>)> on_queries) {
+  logits.resize(steps.size() * static_cast<size_t>(vocab()));
   return runner_->Step({.sequences = steps,
-                        .kv = kv_[exact ? 0 : 1],
-                        .logits = {logits.data(), {std::ssize(tokens), vocab()}}});
+                        .kv = kv,
+                        .logits = {logits.data(), {std::ssize(steps), vocab()}},
+                        .on_queries = std::move(on_queries)});
+}
+
+int32_t KvEvalSession::OracleEvicts(size_t index) const {
+  const auto prompt = static_cast<int32_t>(prompts_[index].size());
+  return std::max(0, prompt - static_cast<int32_t>(oracle_->tokens));
+}
+
+// Twice: with exact KV, for the queries, which choose what the other pages get of each layer; and
+// with these pages, where the token takes its own slot, the last one.
+absl::Status KvEvalSession::StepOracle(int32_t position, std::span<const uint32_t> tokens,
+                                       std::vector<float>& logits) {
+  std::vector<SequenceStep> steps;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    steps.push_back({.tokens = tokens.subspan(i, 1),
+                     .position = position,
+                     .blocks = Table(static_cast<int32_t>(i)),
+                     .wants_logits = true});
+  }
+  const EvictionAttention attention = *runner_->eviction_attention();
+  PagedKv both = kv_[0];
+  both.blocks *= 2;
+  const auto choose = [&](int32_t layer, View<const float, 2> queries) {
+    for (int64_t i = 0; i < queries.dim(0); ++i) {
+      const int32_t evicted = OracleEvicts(static_cast<size_t>(i));
+      const auto prompt = std::ssize(prompts_[static_cast<size_t>(i)]);
+      const std::span<const uint32_t> from = Table(static_cast<int32_t>(i));
+      EvictLayer(attention.exec,
+                 {.keys = {.scoring = KeyScoring::kAttention,
+                           .kv = both,
+                           .layer = layer,
+                           .blocks = from,
+                           .tokens = position + 1,
+                           .queries = {queries.row(i), {1, queries.dim(1)}},
+                           .heads = attention.heads,
+                           .scale = attention.scale,
+                           .cap = attention.cap,
+                           .scores = {}},
+                  .rule = {.keep = position + 1 - evicted, .last = position + 1 - prompt},
+                  .to = InOther(from)});
+    }
+  };
+  RETURN_IF_ERROR(StepIn(kv_[0], steps, logits, choose));
+  for (size_t i = 0; i < steps.size(); ++i) steps[i].evicted = OracleEvicts(i);
+  return StepIn(kv_[1], steps, logits, {});
 }
 
 }  // namespace penstock

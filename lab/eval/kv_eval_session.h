@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -8,33 +9,22 @@
 #include <vector>
 
 #include "kernels/cpu/thread_pool.h"
-#include "kvstore/codec/codec.h"
 #include "kvstore/codec/codec_calibration.h"
-#include "kvstore/names/kv_policy.h"
+#include "lab/eval/judged_codec.h"
 #include "lab/eval/kv_source.h"
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
+#include "prefill_worker/prompt_blend.h"
+#include "worker/engine/kv_compaction.h"
 
 namespace penstock {
-
-// A codec, an eviction, a selection or a page format to be judged; none: plain 4-bit groups, one to
-// a (token, head).
-struct JudgedCodec {
-  std::string name;
-  std::optional<KvCodecSpec> spec;
-  std::optional<KvEviction> eviction = {};
-  std::optional<KvSelection> selection = {};
-  std::optional<KvDtype> pages = {};  // of the prompt and of what follows
-
-  // True if it is done behind a prompt whose tokens are computed with exact KV.
-  bool BehindPrompt() const { return eviction || selection; }
-};
 
 // The error that a codec leaves in pages.
 struct PageDamage {
   double bits = 0, elements = 0;                                        // of the encoded form
   double key_error = 0, key_norm = 0, value_error = 0, value_norm = 0;  // squares
+  double deviation = 0;  // the greatest of a blended document (BlendedTokens::deviation)
 };
 
 // A model with pages for `sequences` sequences of `tokens_max` tokens, twice: exact ones, and
@@ -54,12 +44,19 @@ class KvEvalSession {
 
   // Computes the exact KV of sequence `index`.
   absl::Status Prefill(int32_t index, std::span<const uint32_t> tokens);
+  // Makes `tokens` the prompt of sequence `index`, of which Prefill has computed them and maybe
+  // more.
+  void SetPrompt(int32_t index, std::span<const uint32_t> tokens);
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
-  // in pages of another format.
+  // in pages of another format, in which the others may work, too; or blends documents that end
+  // with the first `tokens`. An oracle takes the exact pages, in which later tokens are computed
+  // too.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
-  // One token at `position` of each sequence: the logits of the next, [sequences][vocab].
+  // One token at `position` of each sequence: the logits of the next, [sequences][vocab]. In the
+  // other pages, an eviction with slack compacts the sequences before, where its schedule says so.
+  // So its tokens must come in order, and once.
   absl::Status Step(bool exact, int32_t position, std::span<const uint32_t> tokens,
                     std::vector<float>& logits);
 
@@ -67,14 +64,33 @@ class KvEvalSession {
   explicit KvEvalSession(LoadedModel model) : model_(std::move(model)) {}
   void Allocate(int32_t threads, int32_t sequences, int32_t tokens_max);
   std::span<const uint32_t> Table(int32_t index) const;
-  absl::Status Compute(const PagedKv& kv, int32_t index);
+  absl::Status Compute(const PagedKv& kv, std::span<const uint32_t> tokens, size_t begin,
+                       std::span<const uint32_t> table);
+  std::vector<uint32_t> InOther(std::span<const uint32_t> table) const;
+  absl::Status CheckOracle(PageDamage& damage) const;
   void CopySequence(int32_t index);
-  absl::Status ComputeIn(KvDtype format, int32_t index, PageDamage& damage);
+  std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
+  absl::Status Damage(const JudgedCodec& codec, int32_t index, int32_t tokens, PageDamage& damage);
+  absl::Status SetFormat(KvDtype format);
+  double FormatBits() const;
+  absl::Status FillDamaged(int32_t index);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);
   absl::Status EvictSequence(const KvEviction& eviction, int32_t index, PageDamage& damage);
   absl::Status Evict(const KvEviction& rule, const EvictionAttention& attention, int32_t index);
+  absl::Status BlendSequence(const JudgedBlend& judged, int32_t index, int32_t end,
+                             PageDamage& damage);
+  absl::Status MoveDocuments(const PromptParts& parts, bool moves_keys, int32_t index);
+  absl::Status BlendDocuments(const PromptParts& parts, bool blends, int32_t index,
+                              PageDamage& damage);
+  int32_t OracleEvicts(size_t index) const;
+  absl::Status StepOracle(int32_t position, std::span<const uint32_t> tokens,
+                          std::vector<float>& logits);
+  absl::Status StepIn(const PagedKv& kv, std::span<const SequenceStep> steps,
+                      std::vector<float>& logits,
+                      std::function<void(int32_t, View<const float, 2>)> on_queries);
   absl::Status SelectFrom(int32_t index, PageDamage& damage);
+  void CompactWhereDue(int32_t index, int32_t position);
   PageSelection SelectionOf(int32_t index, int32_t position) const;
 
   const LoadedModel model_;
@@ -85,12 +101,15 @@ class KvEvalSession {
   KvLayout layout_;
   int32_t sequences_ = 0;
   int64_t table_blocks_ = 0;
-  std::vector<uint32_t> blocks_;
+  std::vector<uint32_t> blocks_;  // of every sequence, and of one document
   Buffer pages_;
-  PagedKv kv_[2];                               // exact, damaged; the halves of pages_
+  PagedKv kv_[2];                               // exact, damaged; parts of pages_
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
+  std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts
+  std::vector<LastQueries> queries_;            // of each sequence's token before
   std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
+  std::optional<KvOracle> oracle_;
 };
 
 // Blocks at the start and the end of a prompt that cgx and kv2 keep near-lossless: the attention
