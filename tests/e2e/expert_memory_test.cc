@@ -12,6 +12,7 @@
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/cluster/worker_metric.h"
 #include "tests/e2e/models/expert_model.h"
 #include "tests/support/open_files.h"
 
@@ -46,15 +47,15 @@ class ExpertMemoryTest : public testing::Test {
 };
 
 void ExpectMetrics(const WorkerProcess& worker) {
-  EXPECT_GT(worker.Metric("penstock_expert_misses_total"), 0);
-  EXPECT_GE(worker.Metric("penstock_expert_hits_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_expert_read_bytes_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_expert_wait_seconds_total"), 0);
-  EXPECT_EQ(worker.Metric("penstock_expert_read_errors_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_expert_resident_bytes"), 0);
-  EXPECT_GE(worker.Metric("penstock_expert_capacity_bytes"),
-            worker.Metric("penstock_expert_resident_bytes"));
-  EXPECT_EQ(worker.Metric("penstock_expert_file_bytes"), 16 * 20480);
+  EXPECT_GT(MetricOf(worker, "penstock_expert_misses_total"), 0);
+  EXPECT_GE(MetricOf(worker, "penstock_expert_hits_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_expert_read_bytes_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_expert_wait_seconds_total"), 0);
+  EXPECT_EQ(MetricOf(worker, "penstock_expert_read_errors_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_expert_resident_bytes"), 0);
+  EXPECT_GE(MetricOf(worker, "penstock_expert_capacity_bytes"),
+            MetricOf(worker, "penstock_expert_resident_bytes"));
+  EXPECT_EQ(MetricOf(worker, "penstock_expert_file_bytes"), 16 * 20480);
 }
 
 TestAnswer AskOne(Cluster& cluster, const TestRequest& request) {
@@ -91,7 +92,7 @@ TEST_F(ExpertMemoryTest, ADamagedFileEndsRequestsWithAnError) {
   EXPECT_FALSE(failed.status.ok());
   EXPECT_THAT(failed.status.error_message(), HasSubstr("the file of experts"));
   EXPECT_TRUE(cluster.decode()[0].process.running());
-  EXPECT_GT(cluster.decode()[0].Metric("penstock_expert_read_errors_total"), 0);
+  EXPECT_GT(MetricOf(cluster.decode()[0], "penstock_expert_read_errors_total"), 0);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
 }
 

@@ -11,6 +11,7 @@
 #include "tests/e2e/cluster/disturbance.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/cluster/worker_metric.h"
 #include "tests/e2e/policy_requests.h"
 #include "tests/support/environment.h"
 #include "tests/support/open_files.h"
@@ -45,16 +46,16 @@ TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed, int answer) {
 }
 
 void ExpectWithinMemory(const WorkerProcess& worker) {
-  EXPECT_EQ(worker.Metric("penstock_kv_file_bytes"), 153 * 40960);
-  EXPECT_EQ(worker.Metric("penstock_kv_file_capacity_bytes"), kMemory - kBounds);
-  EXPECT_GT(worker.Metric("penstock_kv_file_hits_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_kv_file_misses_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_kv_file_read_bytes_total"), 0);
-  EXPECT_GT(worker.Metric("penstock_kv_file_dropped_bytes_total"), 0);
+  EXPECT_EQ(MetricOf(worker, "penstock_kv_file_bytes"), 153 * 40960);
+  EXPECT_EQ(MetricOf(worker, "penstock_kv_file_capacity_bytes"), kMemory - kBounds);
+  EXPECT_GT(MetricOf(worker, "penstock_kv_file_hits_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_kv_file_misses_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_kv_file_read_bytes_total"), 0);
+  EXPECT_GT(MetricOf(worker, "penstock_kv_file_dropped_bytes_total"), 0);
   EXPECT_TRUE(WaitUntil(
-      [&] { return worker.Metric("penstock_kv_file_resident_bytes") <= kMemory - kBounds; },
+      [&] { return MetricOf(worker, "penstock_kv_file_resident_bytes") <= kMemory - kBounds; },
       seconds(10)))
-      << worker.Metric("penstock_kv_file_resident_bytes");
+      << MetricOf(worker, "penstock_kv_file_resident_bytes");
 }
 
 // Almost four times as long as the memory, exact and with a selection, one after the other.

@@ -9,7 +9,6 @@
 #include "base/rpc/tls.h"
 #include "lab/fake/certificates.h"
 #include "proto/worker.grpc.pb.h"
-#include "tests/http/http_client.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 #include "tests/support/wait_until.h"
@@ -62,12 +61,6 @@ std::optional<v1::WorkerState> WorkerProcess::State(std::chrono::milliseconds pa
   if (!stream->Read(&state)) return std::nullopt;
   context.TryCancel();
   return state;
-}
-
-double WorkerProcess::Metric(const std::string& name) const {
-  const std::string text = "\n" + Ask(State()->metrics_endpoint(), "/metrics").body;
-  const size_t at = text.find("\n" + name + " ");
-  return at == std::string::npos ? -1 : std::stod(text.substr(at + name.size() + 2));
 }
 
 std::vector<std::string> ClusterFlags(const std::string& identity) {

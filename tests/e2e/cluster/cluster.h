@@ -25,8 +25,6 @@ struct WorkerProcess {
   // The worker's state now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
       std::chrono::milliseconds patience = std::chrono::seconds(2)) const;
-  // The value of a metric without labels; -1: it has none.
-  double Metric(const std::string& name) const;
 };
 
 struct RouterProcess {
