@@ -74,6 +74,29 @@ TEST(PlanCommand, MeasuresQuantisedFiles) {
   EXPECT_THAT(outcome.error, HasSubstr("use --weights=checkpoint"));
 }
 
+// Memory that experts do not take is the pages': a CPU worker's, of this machine.
+TEST(PlanCommand, ExpertsBeyondTheirMemoryAreOnADisk) {
+  const std::string model = std::string(kGolden) + "mixtral";
+  const auto plan = [&](std::vector<std::string> more) {
+    more.insert(more.end(),
+                {"--hardware", "cpu", "--memory", "1GiB", "--token-ms", "10000", "--json"});
+    const PlanOutcome outcome = RunPlan(model, more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
+    return nlohmann::json::parse(outcome.output);
+  };
+  const auto all = plan({}), some = plan({"--expert-memory", "4KiB"});
+  EXPECT_GT(some["kv_memory_bytes"], all["kv_memory_bytes"]);
+  EXPECT_THAT(some["warnings"].dump(), HasSubstr("4 KiB of "));
+  EXPECT_THAT(some["warnings"].dump(), HasSubstr("the file in expert_dir takes"));
+  EXPECT_EQ(all["warnings"].dump().find("expert_dir"), std::string::npos);
+  const PlanOutcome dense = RunPlan(kTiny, {"--expert-memory", "1GiB"});
+  EXPECT_EQ(dense.exit_code, 65);
+  EXPECT_THAT(dense.error, HasSubstr("--expert-memory: a LlamaForCausalLM has no experts"));
+  const PlanOutcome gpu = RunPlan(model, {"--expert-memory", "1GiB", "--hardware", "h200"});
+  EXPECT_EQ(gpu.exit_code, 65);
+  EXPECT_THAT(gpu.error, HasSubstr("have all experts in memory; leave it out"));
+}
+
 TEST(PlanCommand, ReadsATrace) {
   const TempFolder folder;
   const std::string path = folder.path() + "/trace.jsonl";
