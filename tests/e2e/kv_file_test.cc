@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
 #include "tests/e2e/cluster/local_generator.h"
@@ -96,6 +97,26 @@ TEST(KvFileTest, ManyAtOnceChangeNothing) {
       const auto c = static_cast<uint32_t>(choice);
       EXPECT_EQ(answers[i].tokens[c], Expected(local, requests[i], policy, c))
           << "request " << i << " under " << policy;
+    }
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// A file of 51 blocks over tiers: what the prompts evict from it is stored, and comes back.
+TEST(KvFileTest, TiersBelowTheFileStoreAndRestore) {
+  const TempFolder nvme;
+  const std::vector<std::string> flags = {
+      "--kv_memory=1MiB",   "--kv_file_size=2MiB",       "--kv_file_dir=" + BinaryFolder(),
+      "--dram_memory=2MiB", "--nvme_dir=" + nvme.path(), "--nvme_size=64MiB"};
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t seed = 0; seed < 8; ++seed) {
+      const TestRequest request = Prompt(400, local.vocab(), 40 + seed, 12);
+      const TestAnswer answer = AskFor(cluster, request, "");
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], Expected(local, request, "")) << seed;
+      EXPECT_GE(answer.usage.cached_tokens(), round == 0 ? 0u : 1u) << seed;
     }
   }
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
