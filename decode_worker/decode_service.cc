@@ -129,7 +129,7 @@ class DecodeSessionCall final : public StreamedSession,
           "kv_policy is {}, and decode workers do not evict prompts; prefill must be false",
           request.kv_policy());
     }
-    if (eviction && eviction->slack_tokens > 0 && job_.beams) {
+    if (eviction && eviction->EvictsAnswer() && job_.beams) {
       return InvalidArgument("kv_policy is {}, which cannot be combined with a beam search",
                              request.kv_policy());
     }
@@ -151,7 +151,7 @@ class DecodeSessionCall final : public StreamedSession,
                {.tokens = request.tokens_size() - job_.evicted,
                 .more = job_.stop.tokens_max - (request.tokens_size() - request.prompt_tokens()),
                 .choices = choices,
-                .limit = eviction && eviction->slack_tokens > 0 ? eviction->limit() : 0,
+                .limit = eviction && eviction->EvictsAnswer() ? eviction->limit() : 0,
                 .step_tokens = backend.admission.step_tokens,
                 .chunk_tokens = request.prefill() ? backend.admission.chunk_tokens : 0});
     if (eviction || blend) need.held_max = 0;

@@ -10,7 +10,7 @@ void PrefillEngine::SetCuts(const PrefillJob& job, const PromptEviction& evictio
                             PrefillScheduler::Prompt& scheduled) {
   scheduled.cut = eviction.prompt_tokens();
   scheduled.whole = eviction.observed();
-  if (job.eviction->slack_tokens == 0) return;
+  if (!job.eviction->EvictsAnswer()) return;
   const auto prompt = static_cast<uint32_t>(job.prompt_tokens);
   scheduled.next_cut = static_cast<int32_t>(job.eviction->NextCompaction(prompt, prompt));
   scheduled.cut_tokens = static_cast<int32_t>(job.eviction->slack_tokens);

@@ -10,7 +10,7 @@ PromptEviction::PromptEviction(const KvEviction& eviction, size_t prompt_tokens)
     : eviction_(eviction),
       prompt_tokens_(static_cast<int32_t>(prompt_tokens)),
       rule_(RuleOf(eviction)) {
-  PENSTOCK_CHECK(evicted() > 0 || eviction.slack_tokens > 0);
+  PENSTOCK_CHECK(evicted() > 0 || eviction.EvictsAnswer());
 }
 
 int32_t PromptEviction::EvictedAt(int32_t tokens) const {

@@ -60,7 +60,7 @@ struct DecodeSequence {
   LastQueries queries = {};  // of the token before last_token, if full()
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
-  bool compacts() const { return session->eviction && session->eviction->slack_tokens > 0; }
+  bool compacts() const { return session->eviction && session->eviction->EvictsAnswer(); }
   // True if the sequence must be compacted before its next step.
   bool full() const {
     return compacts() && tokens_held == static_cast<int32_t>(session->eviction->limit());

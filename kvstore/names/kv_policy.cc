@@ -120,7 +120,7 @@ std::optional<KvEviction> EvictionOf(std::string_view policy) {
 uint32_t KvEviction::EvictedAt(uint32_t prompt_tokens, uint32_t tokens) const {
   const uint32_t behind_prompt = Evicted(prompt_tokens);
   const uint32_t held = tokens - behind_prompt;  // without compactions
-  if (slack_tokens == 0 || held < limit()) return behind_prompt;
+  if (!EvictsAnswer() || held < limit()) return behind_prompt;
   return behind_prompt + (held - keep_tokens) / slack_tokens * slack_tokens;
 }
 
@@ -130,7 +130,7 @@ uint32_t KvEviction::NextCompaction(uint32_t prompt_tokens, uint32_t tokens) con
 
 uint32_t KvEviction::HeldMax(uint32_t prompt_tokens, uint32_t tokens) const {
   const uint32_t held = tokens - Evicted(prompt_tokens);
-  return slack_tokens == 0 ? held : std::min(held, limit());
+  return EvictsAnswer() ? std::min(held, limit()) : held;
 }
 
 const std::vector<std::string>& KvSelectionNames() {
@@ -178,8 +178,8 @@ bool Permits(const std::string& listed, const std::string& asked) {
   const auto most = EvictionOf(listed), wanted = EvictionOf(asked);
   if (!most || !wanted || most->method != wanted->method) return false;
   if (wanted->keep_tokens < most->keep_tokens) return false;
-  if (wanted->slack_tokens == 0) return true;
-  return most->slack_tokens > 0 && wanted->slack_tokens >= most->slack_tokens;
+  if (!wanted->EvictsAnswer()) return true;
+  return most->EvictsAnswer() && wanted->slack_tokens >= most->slack_tokens;
 }
 
 uint32_t EvictedTokens(std::string_view policy, uint32_t prompt_tokens) {

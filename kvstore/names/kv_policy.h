@@ -46,6 +46,8 @@ struct KvEviction {
   uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
   uint32_t slack_tokens = 0;  // kSlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
 
+  // True if the answer is evicted, too, while it is decoded.
+  bool EvictsAnswer() const { return slack_tokens > 0; }
   // The number of a prompt's tokens whose KV is dropped at the end of prefill.
   uint32_t Evicted(uint32_t prompt_tokens) const {
     return prompt_tokens > keep_tokens ? prompt_tokens - keep_tokens : 0;

@@ -48,7 +48,7 @@ struct JudgedCodec {
   // True if it is done behind a prompt whose tokens are computed with the KV of all.
   bool BehindPrompt() const { return eviction || selection || oracle; }
   // True if the answer's tokens are evicted too.
-  bool EvictsAnswer() const { return eviction && eviction->slack_tokens > 0; }
+  bool EvictsAnswer() const { return eviction && eviction->EvictsAnswer(); }
 };
 
 // The bytes of a decode worker that one sequence holds at its peak, from the end of a prompt of

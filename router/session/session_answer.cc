@@ -184,7 +184,7 @@ void Session::ReportPrompt(v1::Usage& usage) const {
 // lengths alone. The last step of a choice computes its last token but one.
 void Session::ReportCompactions(v1::Usage& usage) const {
   const auto eviction = EvictionOf(request_.kv_policy);
-  if (!eviction || eviction->slack_tokens == 0) return;
+  if (!eviction || !eviction->EvictsAnswer()) return;
   const auto prompt = static_cast<uint32_t>(request_.prompt.size());
   uint32_t evicted = 0;
   for (uint32_t choice = 0; choice < writers_.size(); ++choice) {

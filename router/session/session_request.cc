@@ -111,7 +111,7 @@ absl::Status CheckUnpinned(const std::vector<PrefixBreakpoint>& breakpoints,
 
 bool EvictsAnswer(const std::string& kv_policy) {
   const auto eviction = EvictionOf(kv_policy);
-  return eviction && eviction->slack_tokens > 0;
+  return eviction && eviction->EvictsAnswer();
 }
 
 }  // namespace
@@ -148,7 +148,7 @@ PlacementNeed NeedOfNew(const SessionRequest& request, TimePoint now) {
   PlacementNeed need{
       .prompt_tokens = prompt_tokens,
       .evicted_tokens = eviction ? eviction->Evicted(prompt_tokens) : 0,
-      .held_max = eviction && eviction->slack_tokens > 0 ? eviction->limit() : 0,
+      .held_max = eviction && eviction->EvictsAnswer() ? eviction->limit() : 0,
       .answer_tokens = sampling.max_tokens(),
       .choices = std::max(sampling.choices(), sampling.beams().width()),
       .may_prefill_locally = without_prefill_worker,

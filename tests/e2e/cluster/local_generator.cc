@@ -180,7 +180,7 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
   LastQueries queries;
   while (!Answer(sampler, params, tokens_max, answer)) {
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
-    if (rule.slack_tokens > 0 && position - rest.evicted == static_cast<int32_t>(rule.limit())) {
+    if (rule.EvictsAnswer() && position - rest.evicted == static_cast<int32_t>(rule.limit())) {
       rest = Compacted(rule, rest, queries);
     }
     Step(prompt.size(), std::span(&answer.back(), 1), position, rest,
