@@ -230,7 +230,7 @@ class Metrics(unittest.TestCase):
             self.assertRegex(trace.stdout, rf"(?m)^{stage} +\|.*\| +[0-9.]+ ms")
         trace = self.cluster.cli("trace", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "--json", "Once")
         last = json.loads(trace.stdout)
-        self.assertEqual(last["usage"]["completion_tokens"], 8)
+        self.assertIn(last["usage"]["completion_tokens"], range(1, 9))  # a drawn token may end the answer
         self.assertIn("trace_id", last["timing"])
         explain = self.cluster.cli("explain", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "Once")
         self.assertRegex(explain.stdout, r"(?m)^Answer of [1-8] tokens; 0 of 0 guesses of speculation were right\.$")
