@@ -12,11 +12,11 @@ namespace penstock {
 // layer; nothing happens where the arena has none. The sooner it hears of them, the more of the
 // reading is hidden behind computation.
 
-// Of sequences that attend to all of their pages, or to those within `window` tokens if it is not
-// 0: known before the step, and so to be told a layer ahead.
+// For sequences that attend to all of their pages, or only to those within `window` tokens if it is
+// not 0. These pages are known before the step, so the caller can tell them a layer ahead.
 void WantPages(const PagedKv& kv, int32_t layer, int32_t window,
                std::span<const AttentionSequence> sequences);
-// Of rows that select pages, which have been chosen for the layer.
+// For rows that select pages. Their pages of the layer have been chosen already.
 void WantSelectedPages(const PagedKv& kv, int32_t layer,
                        std::span<const AttentionSequence> sequences);
 

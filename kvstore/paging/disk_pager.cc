@@ -130,7 +130,7 @@ int64_t DiskPager::PassSome(int64_t bytes) {
   return passed;
 }
 
-// Finds what is in memory although nobody said so.
+// Corrects the counts of some blocks. Their pages may have been read by code that tells nobody.
 void DiskPager::CountSome() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_count_ < kCountEvery) return;

@@ -19,7 +19,7 @@
 namespace penstock {
 
 // This room, kvstore/paging, keeps the pages of a pool in a file that is larger than the memory for
-// them. The arena is the mapped file, so whoever reads or writes pages needs to know nothing of it.
+// them. The arena is the mapped file, so all other code reads and writes pages as in memory.
 // It knows blocks and layers; it does not know sequences, requests or models.
 
 struct DiskPagerStats {
@@ -82,7 +82,7 @@ class DiskPager final : public KvPager {
   Mutex mutex_;
   CondVar work_;  // asked_ or closed_ was set
 
-  // Of the thread.
+  // Used by thread_ only.
   uint32_t hand_ = 0;     // the next block that may leave
   uint32_t counted_ = 0;  // the next block whose count is corrected
   std::chrono::steady_clock::time_point last_count_{};

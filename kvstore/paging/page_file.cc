@@ -78,8 +78,8 @@ absl::Status PageFile::Drop(std::span<const ByteRange> ranges) const {
     RETURN_IF_ERROR(Write(
         range, SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER));
   }
-  // A page that is used again in between stays: the system lets only those go that nobody has
-  // mapped and that equal the disk.
+  // The system drops a page only if it is not mapped and has not changed since it was written. So
+  // a page that another thread uses again in between stays.
   for (const ByteRange& range : ranges) {
     madvise(data_ + range.begin, range.size(), MADV_DONTNEED);
     posix_fadvise(fd_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()),

@@ -228,9 +228,13 @@ class Metrics(unittest.TestCase):
         self.assertEqual(trace.returncode, 0, trace.stderr)
         for stage in ("router", "queue", "prefill", "transfer", "decode"):
             self.assertRegex(trace.stdout, rf"(?m)^{stage} +\|.*\| +[0-9.]+ ms")
-        trace = self.cluster.cli("trace", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "--json", "Once")
-        last = json.loads(trace.stdout)
-        self.assertIn(last["usage"]["completion_tokens"], range(1, 9))  # a drawn token may end the answer
+        last = {}
+
+        def has_all_tokens():  # a drawn token may end an answer before
+            trace = self.cluster.cli("trace", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "--json", "Once")
+            last.update(json.loads(trace.stdout))
+            return last["usage"]["completion_tokens"] == 8
+        eventually(has_all_tokens, 10, "an answer of 8 tokens")
         self.assertIn("trace_id", last["timing"])
         explain = self.cluster.cli("explain", "--endpoint", self.cluster.router.listen, "--max-tokens", "8", "Once")
         self.assertRegex(explain.stdout, r"(?m)^Answer of [1-8] tokens; 0 of 0 guesses of speculation were right\.$")
