@@ -226,7 +226,10 @@ def lost_node(folder, programs, hurry=False, notice_s=5):
     await_more = len(load.answers()) + 10
     eventually(lambda: len(load.answers()) >= await_more, 60, "answers")
     load.stop()
-    return {**lost_figures(load, lost, noticed, pods_s), "roles": "+".join(roles), "notice_s": notice_s}
+    figures = lost_figures(load, lost, noticed, pods_s)
+    # A time of a machine that does nothing else: the hurried scenario runs beside others, and waits for what it expects.
+    check(hurry or figures["recovered_s"] <= 15, f"recovered after {figures['recovered_s']:.1f} s and the {noticed - lost:.1f} s until it was noticed")
+    return {**figures, "roles": "+".join(roles), "notice_s": notice_s}
 
 
 def lost_figures(load, lost, noticed, pods_s):
@@ -240,7 +243,6 @@ def lost_figures(load, lost, noticed, pods_s):
     troubled = [line["ended"] for line in load.answers() if line["met"] or line["fault"]]
     clean_s = max([pods_s, *(ended - lost for ended in troubled)])
     recovered_s = clean_s - (noticed - lost)
-    check(recovered_s <= 15, f"recovered after {recovered_s:.1f} s and the {noticed - lost:.1f} s until it was noticed")
     ended = sorted(line["ended"] for line in load.answers() if not line["fault"])
     gaps = [after - before for before, after in zip(ended, ended[1:])]
     return {"requests": len(load.answers()), "failed": 0, "changed": 0, "broken": len(broken), "retries": load.retries(), "recovered_s": recovered_s,
