@@ -4,7 +4,7 @@
 #include "kernels/cuda/row_params.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_step.h"
-#include "model/forward/product_exchange.h"
+#include "model/cuda/product_exchange.h"
 
 namespace penstock {
 

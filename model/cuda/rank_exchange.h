@@ -5,9 +5,9 @@
 
 #include "base/clock.h"
 #include "kernels/cuda/cuda_device.h"
+#include "model/cuda/product_exchange.h"
 #include "model/cuda/rank_barrier.h"
 #include "model/cuda/rank_links.h"
-#include "model/forward/product_exchange.h"
 
 namespace penstock {
 
