@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Regenerates tests/golden/recall.json: what evictions forget, by a second implementation of them.
+"""Regenerates tests/golden/recall.json: what evictions and selections forget, by a second
+implementation of them.
 
     python3 tests/golden/make_recall.py
 
@@ -22,9 +23,10 @@ TARGET = make_logits.ROOT / "tests" / "golden" / "recall.json"
 MODEL = make_logits.ROOT / "models" / "penstock-tiny"
 TEXT = make_logits.ROOT / "models" / "text" / "held_out.txt"
 POLICIES = ["snapkv:80", "snapkv:96", "h2o:128", "h2o:256", "tova:128", "keydiff:128",
-            "streaming:128"]
+            "streaming:128", "quest:64", "quest:96"]
 DISTANCES = [128, 512]
 PROMPTS = 50  # of each distance
+PAGE, DENSE_LAYERS = 16, 2  # of quest
 STATEMENT, END, QUESTION = " The pass key is ", ". Remember it.", " What is the pass key?"
 
 
@@ -72,6 +74,58 @@ def tova(keep, attention, keys):
                       torch.tensor([tokens - 1])])
 
 
+def quest(keep, keys, queries):
+    """Tang et al., arXiv 2406.10774: the positions to which a token attends, for each KV head. Of
+    pages of PAGE tokens the first, the last two, and those whose keys may give the greatest
+    products, by the bounds of each dimension, summed over the query heads of a KV head."""
+    import torch
+    tokens, heads = keys.shape[1], keys.shape[0]
+    pages = (tokens + PAGE - 1) // PAGE
+    if pages * PAGE <= keep:
+        return None
+    bounded = keys[:, :(pages - 2) * PAGE].reshape(heads, pages - 2, PAGE, -1)
+    queries = queries.reshape(heads, -1, 1, keys.shape[-1])
+    greatest = torch.maximum(queries * bounded.amax(dim=2)[:, None],
+                             queries * bounded.amin(dim=2)[:, None])
+    scores = greatest.sum(dim=(1, 3))
+    seen = torch.zeros(heads, pages, dtype=torch.bool)
+    seen[:, [0, -2, -1]] = True
+    best = torch.topk(scores[:, 1:], keep // PAGE - 3).indices + 1
+    return seen.scatter(1, best, True).repeat_interleave(PAGE, dim=1)[:, :tokens]
+
+
+class Selecting:
+    """While it is entered, tokens attend to what quest selects, but for the first layers."""
+    keep = None
+
+    def __init__(self, keep):
+        self.now = keep
+
+    def __enter__(self):
+        Selecting.keep = self.now
+
+    def __exit__(self, *_):
+        Selecting.keep = None
+
+
+def attend(module, query, key, value, _mask, scaling, **_):
+    """Attention of transformers' models, by Selecting."""
+    import torch
+    group = query.shape[1] // key.shape[1]
+    scores = query @ key.repeat_interleave(group, dim=1).transpose(2, 3) * scaling
+    rows, tokens = scores.shape[2:]
+    future = torch.ones(rows, tokens, dtype=torch.bool).triu(tokens - rows + 1)
+    scores = scores.masked_fill(future, float("-inf"))
+    if Selecting.keep and module.layer_idx >= DENSE_LAYERS:
+        seen = quest(Selecting.keep, key[0], query[0, :, 0])
+        if seen is not None:
+            seen = seen.repeat_interleave(group, dim=0)[None, :, None]
+            scores = scores.masked_fill(~seen, float("-inf"))
+    weights = torch.softmax(scores, dim=-1)
+    out = weights @ value.repeat_interleave(group, dim=1)
+    return out.transpose(1, 2).contiguous(), weights
+
+
 METHODS = {"snapkv": snapkv, "h2o": h2o, "keydiff": keydiff, "streaming": streaming, "tova": tova}
 
 
@@ -105,6 +159,20 @@ def tells(model, logits, cache, position, key):
     return True
 
 
+def told(model, tokens, whole, policy, key):
+    """True if the answer is `key` under the policy."""
+    import contextlib
+    import torch
+    method, keep = policy.split(":")
+    first = whole.logits[0, -1]
+    if method != "quest" and int(keep) < len(tokens):
+        return tells(model, first, evict(policy, whole.attentions, whole.past_key_values),
+                     len(tokens), key)
+    cache = model(torch.tensor([tokens]), use_cache=True).past_key_values
+    with Selecting(int(keep)) if method == "quest" else contextlib.nullcontext():
+        return tells(model, first, cache, len(tokens), key)
+
+
 class Prompts:
     def __init__(self, tokenizer):
         self.tokenizer = tokenizer
@@ -135,9 +203,10 @@ class Prompts:
 def main():
     import torch
     from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM
+    from transformers import AttentionInterface, AutoModelForCausalLM
+    AttentionInterface.register("selecting", attend)
     model = AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32,
-                                                 attn_implementation="eager").eval()
+                                                 attn_implementation="selecting").eval()
     prompts = Prompts(Tokenizer.from_file(str(MODEL / "tokenizer.json")))
     lines = []
     for distance in DISTANCES:
@@ -145,16 +214,11 @@ def main():
             prompt, tokens, key = prompts.make(distance)
             with torch.no_grad():
                 whole = model(torch.tensor([tokens]), use_cache=True, output_attentions=True)
-                prompt["told"] = [
-                    tells(model, whole.logits[0, -1],
-                          evict(policy, whole.attentions, whole.past_key_values)
-                          if int(policy.split(":")[1]) < len(tokens) else
-                          model(torch.tensor([tokens]), use_cache=True).past_key_values,
-                          len(tokens), key) for policy in POLICIES]
+                prompt["told"] = [told(model, tokens, whole, policy, key) for policy in POLICIES]
             prompt["tokens"] = len(tokens)
             lines.append(json.dumps(prompt))
-        told = [json.loads(line)["told"] for line in lines[-PROMPTS:]]
-        print(distance, {policy: sum(row[i] for row in told) for i, policy in enumerate(POLICIES)})
+        rows = [json.loads(line)["told"] for line in lines[-PROMPTS:]]
+        print(distance, {policy: sum(row[i] for row in rows) for i, policy in enumerate(POLICIES)})
     TARGET.write_text(f'{{"policies": {json.dumps(POLICIES)},\n"text_tokens": {len(prompts.text)},\n'
                       '"prompts": [\n' + ",\n".join(lines) + "\n]}\n")
 

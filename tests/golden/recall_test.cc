@@ -1,4 +1,4 @@
-// Evictions forget what a second implementation of them, over transformers, forgets
+// Evictions and selections forget what a second implementation of them, over transformers, forgets
 // (tests/golden/make_recall.py).
 
 #include <gtest/gtest.h>
@@ -49,11 +49,11 @@ class RecallTest : public testing::Test {
     return prompt;
   }
 
-  // True if the greedy answer behind the evicted prompt is `key`. The pages hold the exact KV.
+  // True if the greedy answer behind the prompt is `key`. The pages hold the exact KV.
   bool Tells(const std::vector<uint32_t>& prompt, const std::string& policy,
              const std::vector<uint32_t>& key) {
     const auto size = static_cast<int32_t>(prompt.size());
-    EXPECT_TRUE(session_->Compress({policy, std::nullopt, EvictionOf(policy)}, 1, size).ok());
+    EXPECT_TRUE(session_->Compress(ParseJudgedCodec(policy).value(), 1, size).ok());
     std::vector<float> logits;
     uint32_t token = prompt.back();
     for (size_t i = 0; i < key.size(); ++i) {
