@@ -12,6 +12,7 @@ absl::Status ErrnoStatus(int error, const std::string& what) {
   switch (error) {
     case ENOSPC:
     case EDQUOT:
+    case EFBIG:
       return absl::ResourceExhaustedError(text);
     case EROFS:
     case EACCES:

@@ -4,9 +4,11 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <filesystem>
 #include <random>
 
@@ -179,6 +181,27 @@ TEST_F(ExpertCacheTest, OtherBytesAreAnError) {
   const absl::Status status = Use({0});
   EXPECT_TRUE(absl::IsDataLoss(status)) << status;
   EXPECT_TRUE(Use({1, 2}).ok());
+}
+
+// A limit of the process takes the place of a full disk.
+TEST_F(ExpertCacheTest, AFileThatCannotGrowIsAnError) {
+  auto cache = ExpertCache::Create({.directory = folder_.path(), .bytes = 1 << 20});
+  ASSERT_TRUE(cache.ok());
+  GatedWeights first = MakeExpert(0), second = MakeExpert(1);
+  ASSERT_TRUE((*cache)->Add(first).ok());
+  const size_t bytes = second.gate_up.bytes() + second.down.bytes();
+  rlimit whole{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &whole), 0);
+  const rlimit less{.rlim_cur = std::filesystem::file_size(File()) + bytes / 2,
+                    .rlim_max = whole.rlim_max};
+  const auto handler = signal(SIGXFSZ, SIG_IGN);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &less), 0);
+  const absl::Status status = (*cache)->Add(second);
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &whole), 0);
+  signal(SIGXFSZ, handler);
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_NE(Message(status).find(folder_.path()), std::string::npos) << status;
+  EXPECT_EQ(second.gate_up.bytes() + second.down.bytes(), bytes);  // it is still in memory
 }
 
 TEST_F(ExpertCacheTest, AnErrorNamesTheLimit) {
