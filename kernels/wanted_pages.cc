@@ -21,9 +21,7 @@ void WantPages(const PagedKv& kv, int32_t layer, int32_t window,
   }
 }
 
-void WantSelectedPages(const PagedKv& kv, int32_t layer,
-                       std::span<const AttentionSequence> sequences) {
-  if (kv.pager == nullptr) return;
+std::vector<uint32_t> SelectedBlocks(std::span<const AttentionSequence> sequences) {
   std::vector<uint32_t> blocks;
   for (const AttentionSequence& sequence : sequences) {
     if (sequence.head_blocks == 0) continue;
@@ -31,7 +29,7 @@ void WantSelectedPages(const PagedKv& kv, int32_t layer,
   }
   std::sort(blocks.begin(), blocks.end());
   blocks.erase(std::unique(blocks.begin(), blocks.end()), blocks.end());
-  kv.pager->OnWanted(blocks, layer);
+  return blocks;
 }
 
 }  // namespace penstock

@@ -10,14 +10,33 @@ namespace {
 
 constexpr int64_t kTokensPerTask = 8;
 
+// Calls `each` for every token, on all threads.
+template <typename Each>
+void ForTokens(const Exec& exec, int64_t tokens, const Each& each) {
+  ParallelFor(exec, (tokens + kTokensPerTask - 1) / kTokensPerTask, [&](int64_t task, int) {
+    const int64_t end = std::min(tokens, (task + 1) * kTokensPerTask);
+    for (int64_t t = task * kTokensPerTask; t < end; ++t) each(t);
+  });
+}
+
+void Rotate(const RopeArgs& args, const SimdOps& simd, int64_t token) {
+  float* row = args.rows.row(token);
+  for (int32_t h = 0; h < args.heads; ++h) {
+    simd.rope(row + h * args.head_dim, args.cosines.row(token), args.sines.row(token),
+              args.cosines.dim(1));
+  }
+}
+
 void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
   const KvLayout& layout = args.kv.layout;
   const int64_t head_dim = layout.head_dim;
   float* row = args.qkv.row(token);
-  for (int32_t h = 0; h < args.heads + layout.kv_heads; ++h) {
-    simd.rope(row + h * head_dim, args.cosines.row(token), args.sines.row(token),
-              args.cosines.dim(1));
-  }
+  Rotate({.rows = args.qkv,
+          .cosines = args.cosines,
+          .sines = args.sines,
+          .heads = args.heads + layout.kv_heads,
+          .head_dim = layout.head_dim},
+         simd, token);
   const KvSlot to = args.slots[token];
   for (int32_t h = 0; h < layout.kv_heads; ++h) {
     const float* key = row + (args.heads + h) * head_dim;
@@ -31,13 +50,14 @@ void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
 
 }  // namespace
 
-void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
-  const int64_t tokens = args.qkv.dim(0);
+void Rope(const Exec& exec, const RopeArgs& args) {
   const SimdOps& simd = ActiveSimd();
-  ParallelFor(exec, (tokens + kTokensPerTask - 1) / kTokensPerTask, [&](int64_t task, int) {
-    const int64_t end = std::min(tokens, (task + 1) * kTokensPerTask);
-    for (int64_t t = task * kTokensPerTask; t < end; ++t) Token(args, simd, t);
-  });
+  ForTokens(exec, args.rows.dim(0), [&](int64_t token) { Rotate(args, simd, token); });
+}
+
+void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
+  const SimdOps& simd = ActiveSimd();
+  ForTokens(exec, args.qkv.dim(0), [&](int64_t token) { Token(args, simd, token); });
 }
 
 }  // namespace penstock::cpu

@@ -59,18 +59,31 @@ void DiskPager::OnTaken(uint32_t block) {
   AskIfOver();
 }
 
-void DiskPager::OnWanted(std::span<const uint32_t> blocks, int32_t layer) {
-  uint64_t misses = 0;
+int64_t DiskPager::OnWanted(std::span<const uint32_t> blocks, int32_t layer) {
+  const int64_t misses = ReadMissing(blocks, layer, &PageResidency::Use);
+  misses_.fetch_add(static_cast<uint64_t>(misses), std::memory_order_relaxed);
+  hits_.fetch_add(blocks.size() - static_cast<size_t>(misses), std::memory_order_relaxed);
+  return misses;
+}
+
+int64_t DiskPager::OnGuessed(std::span<const uint32_t> blocks, int32_t layer) {
+  return ReadMissing(blocks, layer, &PageResidency::Expect);
+}
+
+// Starts to read the blocks of which `use` says that they were not in memory; returns their number.
+int64_t DiskPager::ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
+                               bool (PageResidency::*use)(uint32_t, int32_t)) {
+  int64_t missing = 0;
   for (const uint32_t block : blocks) {
-    if (!residency_.Use(block, layer)) continue;
+    if (!(residency_.*use)(block, layer)) continue;
     file_->ReadAhead(residency_.RangeOf(block, layer));
-    ++misses;
+    ++missing;
   }
-  hits_.fetch_add(blocks.size() - misses, std::memory_order_relaxed);
-  if (misses == 0) return;
-  misses_.fetch_add(misses, std::memory_order_relaxed);
-  bytes_read_.fetch_add(misses * layout_.LayerBytes(), std::memory_order_relaxed);
+  if (missing == 0) return 0;
+  bytes_read_.fetch_add(static_cast<uint64_t>(missing) * layout_.LayerBytes(),
+                        std::memory_order_relaxed);
   AskIfOver();
+  return missing;
 }
 
 void DiskPager::AskIfOver() {

@@ -26,9 +26,9 @@ struct DiskPagerStats {
   uint64_t file_bytes = 0;
   uint64_t memory_bytes = 0;    // the limit
   uint64_t resident_bytes = 0;  // in memory, as an estimate
-  uint64_t hits = 0;            // layers of blocks that were wanted and in memory
-  uint64_t misses = 0;          // and that were read
-  uint64_t bytes_read = 0;      // for misses
+  uint64_t hits = 0;            // layers of blocks that were wanted and in memory, or guessed
+  uint64_t misses = 0;          // and that were read then
+  uint64_t bytes_read = 0;      // for misses and guesses
   uint64_t bytes_dropped = 0;   // from memory
 };
 
@@ -55,13 +55,16 @@ class DiskPager final : public KvPager {
 
   uint64_t memory_bytes() const override { return memory_bytes_; }
   void OnTaken(uint32_t block) override;
-  void OnWanted(std::span<const uint32_t> blocks, int32_t layer) override;
+  int64_t OnWanted(std::span<const uint32_t> blocks, int32_t layer) override;
+  int64_t OnGuessed(std::span<const uint32_t> blocks, int32_t layer) override;
 
   DiskPagerStats stats() const;
 
  private:
   DiskPager(const KvLayout& layout, const Options& options, std::unique_ptr<PageFile> file);
 
+  int64_t ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
+                      bool (PageResidency::*use)(uint32_t, int32_t));
   bool IsOver() const { return residency_.bytes() > static_cast<int64_t>(memory_bytes_); }
   void AskIfOver();
   void Run() EXCLUDES(mutex_);

@@ -25,10 +25,23 @@ bool PageResidency::Use(uint32_t block, int32_t layer) {
     next = static_cast<uint8_t>(std::min(seen + kUse, int{kMax}));
   } while (!uses.compare_exchange_weak(seen, next, std::memory_order_relaxed));
   if (seen != kOut) return false;
+  AddUnit(block, layer);
+  return true;
+}
+
+bool PageResidency::Expect(uint32_t block, int32_t layer) {
+  uint8_t seen = kOut;
+  if (!UsesOf(block, layer).compare_exchange_strong(seen, kExpected, std::memory_order_relaxed)) {
+    return false;
+  }
+  AddUnit(block, layer);
+  return true;
+}
+
+void PageResidency::AddUnit(uint32_t block, int32_t layer) {
   const auto bytes = static_cast<int64_t>(OwnPages(layer).size());
   in_memory_[block].fetch_add(bytes, std::memory_order_relaxed);
   bytes_.fetch_add(bytes, std::memory_order_relaxed);
-  return true;
 }
 
 void PageResidency::Take(uint32_t block) {

@@ -17,8 +17,8 @@ namespace penstock {
 // two to a unit's count, a pass of the clock's hand takes one off, and at none the unit leaves. So
 // pages that each token reads stay, however many others are read once in between. The counts of
 // bytes are estimates between two calls of Count for a block, because not all who use pages
-// say so. Pure, except for time: Use and Take may be called by any thread at any time, the others
-// by one thread.
+// say so. Pure, except for time: Use, Expect and Take may be called by any thread at any time, the
+// others by one thread.
 class PageResidency {
  public:
   static constexpr uint8_t kMax = 8;  // passes that a unit stays at most
@@ -27,6 +27,9 @@ class PageResidency {
 
   // A unit is used. True if it was not in memory, so far as is known.
   bool Use(uint32_t block, int32_t layer);
+  // A unit may be used soon. It stays for one pass if it was not in memory, which is what this
+  // returns; else nothing changes.
+  bool Expect(uint32_t block, int32_t layer);
   // All layers of a block are used, and the block's old bytes are not.
   void Take(uint32_t block);
 
@@ -49,7 +52,7 @@ class PageResidency {
   // The passes that a unit stays: none, or so many more for each use. What was just read does not
   // leave at the next pass, before it is used, and what each token reads gains more passes than
   // the hand makes for a token.
-  static constexpr uint8_t kOut = 0, kUse = 2;
+  static constexpr uint8_t kOut = 0, kExpected = 1, kUse = 2;
 
   // The system pages of a block that leave with a layer: those that begin in it, so that each page
   // belongs to one layer, except that a page before a layer's first byte leaves with it, too.
@@ -59,6 +62,7 @@ class PageResidency {
                  static_cast<size_t>(layer)];
   }
   void SetInMemory(uint32_t block, int64_t bytes);
+  void AddUnit(uint32_t block, int32_t layer);
 
   const KvLayout layout_;
   const int64_t blocks_;

@@ -1,9 +1,11 @@
 #include "model/forward/step_selection.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_pager.h"
+#include "kernels/wanted_pages.h"
 
 namespace penstock {
 
@@ -11,6 +13,7 @@ static_assert(kSelectedPagesMin > kFirstPages + kLastPages);
 
 void StepSelection::Begin() {
   rows_.clear();
+  bounded_.clear();
   slots_.clear();
   missing_.clear();
 }
@@ -31,6 +34,7 @@ int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int6
     slots_.push_back(selection.Attended(position, page) - 1);
   }
   if (leading == rows) return leading;
+  const size_t missing = missing_.size();
   const size_t scored = rows_.back().blocks.size() - kLastPages;
   for (size_t i = 0; i < scored; ++i) {
     const uint32_t block = sequence.blocks[i];
@@ -38,10 +42,12 @@ int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int6
     const int64_t end = static_cast<int64_t>(i + 1) * page;
     missing_.push_back({.block = block, .stays = end <= selection.checked});
   }
+  bounded_.resize(rows_.size(), missing_.size() == missing);
   return leading;
 }
 
 void StepSelection::FinishAdding(const PagedKv& kv) {
+  guesses_.BeginStep();
   // Sequences may share blocks: each is computed once, and stays if it does for one of them.
   std::sort(missing_.begin(), missing_.end(), [](const Missing& a, const Missing& b) {
     return a.block != b.block ? a.block < b.block : a.stays > b.stays;
@@ -85,12 +91,39 @@ void StepSelection::Choose(const PagedKv& kv, int32_t layer, int32_t heads,
     const Missing& missing = missing_[static_cast<size_t>(task / kv_heads)];
     bounds_.Compute(kv, missing.block, layer, static_cast<int32_t>(task % kv_heads));
   });
+  SelectFor(rows_, kv, layer, heads, queries);
+}
+
+void StepSelection::SelectFor(std::span<const SelectingRow> rows, const PagedKv& kv, int32_t layer,
+                              int32_t heads, View<const float, 2> queries) {
   SelectPages(exec_, {.queries = queries,
                       .heads = heads,
                       .layout = kv.layout,
                       .layer = layer,
                       .bounds = &bounds_,
-                      .rows = rows_});
+                      .rows = rows});
+}
+
+void StepSelection::WantChosen(const PagedKv& kv, int32_t layer,
+                               std::span<const AttentionSequence> sequences) {
+  if (kv.pager == nullptr) return;
+  const std::vector<uint32_t> blocks = SelectedBlocks(sequences);
+  guesses_.OnChosen(layer, blocks, kv.pager->OnWanted(blocks, layer));
+}
+
+void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
+                                View<const float, 2> queries) {
+  std::vector<SelectingRow> rows;
+  std::vector<AttentionSequence> sequences;
+  for (size_t i = 0; i < rows_.size(); ++i) {
+    if (!bounded_[i]) continue;
+    rows.push_back(rows_[i]);
+    sequences.push_back(RowAt(i));
+  }
+  SelectFor(rows, kv, layer, heads, queries);
+  std::vector<uint32_t> blocks = SelectedBlocks(sequences);
+  const int64_t missing = kv.pager->OnGuessed(blocks, layer);
+  guesses_.OnGuessed(layer, std::move(blocks), missing);
 }
 
 void StepSelection::End(const PagedKv& kv) {

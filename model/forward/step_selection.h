@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/attention.h"
+#include "kernels/selection/page_guesses.h"
 #include "kernels/selection/select_pages.h"
 #include "model/forward/model_runner.h"
 
@@ -30,12 +31,21 @@ class StepSelection {
 
   // For Attention: the `index`-th row that was added, with the pages that Choose has chosen.
   AttentionSequence RowAt(size_t index) const;
-  size_t size() const { return rows_.size(); }
+  size_t size() const { return rows_.size(); }  // rows
 
   // Tells the pager of the pages whose keys Choose will read.
   void WantMissing(const PagedKv& kv, int32_t layer) const;
   // Chooses the pages of all rows. The pages hold the layer's keys.
   void Choose(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
+  // Tells the pager of the pages that `sequences` have chosen, which RowAt gave.
+  void WantChosen(const PagedKv& kv, int32_t layer, std::span<const AttentionSequence> sequences);
+
+  // True if the layer's pages should be guessed (PageGuesses).
+  bool GuessPays(int32_t layer) const { return guesses_.Pays(layer); }
+  // Tells the pager of the pages that the rows would choose by `queries`, as far as their bounds
+  // are known. Choose chooses again.
+  void WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
+
   // Remembers the bounds of pages whose tokens were no guesses. Behind the last layer.
   void End(const PagedKv& kv);
 
@@ -52,9 +62,14 @@ class StepSelection {
     bool stays = false;  // none of its tokens is a guess
   };
 
+  void SelectFor(std::span<const SelectingRow> rows, const PagedKv& kv, int32_t layer,
+                 int32_t heads, View<const float, 2> queries);
+
   const Exec exec_;
   PageBounds bounds_;
+  PageGuesses guesses_;
   std::vector<SelectingRow> rows_;
+  std::vector<bool> bounded_;     // of each row: none of its pages was missing
   std::vector<int64_t> slots_;    // of each row, its own in its tables
   std::vector<Missing> missing_;  // blocks whose bounds this step computes
   std::vector<uint32_t> tables_;  // of all rows

@@ -106,7 +106,7 @@ absl::Status TransformerRunner::StepMtp(const StepArgs& args) {
   batch.KeepLast();
   Attend(args, layer, batch);
   KeepRows(batch);
-  RETURN_IF_ERROR(FinishLayer(layer, batch));
+  RETURN_IF_ERROR(FinishLayer(args, layer, batch));
   const View<const float, 2> hidden = Normed(weights_.mtp->norm, batch);
   for (const Batch::Output& output : batch.outputs) {
     std::copy_n(hidden.row(output.row), output.hidden.size(), output.hidden.begin());

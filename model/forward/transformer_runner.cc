@@ -14,7 +14,6 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
-#include "kernels/wanted_pages.h"
 #include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
@@ -141,7 +140,7 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     if (last && batch.kept.empty()) break;
     Attend(args, i, batch);
     if (last) KeepRows(batch);
-    RETURN_IF_ERROR(FinishLayer(i, batch));
+    RETURN_IF_ERROR(FinishLayer(args, i, batch));
   }
   if (!batch.kept.empty()) {
     scratch_->selection.End(args.kv);
@@ -149,15 +148,6 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
   }
   if (weights_.config.use_mtp) TellDone(args, layers + 1);
   return absl::OkStatus();
-}
-
-// The pages of a layer that are known before it has its queries.
-void TransformerRunner::WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const {
-  if (args.kv.pager == nullptr || layer >= weights_.config.layers) return;
-  const bool selects = Selects(layer, batch);
-  WantPages(args.kv, layer, weights_.config.WindowOf(layer),
-            selects ? batch.chosen : batch.sequences);
-  if (selects) scratch_->selection.WantMissing(args.kv, layer);
 }
 
 // The pages have the keys and values of the first `done` layers.
@@ -238,21 +228,6 @@ void TransformerRunner::MoveRow(int64_t from, int64_t to) {
     move(rotation.cosines.as<float>(), rotation.pairs());
     move(rotation.sines.as<float>(), rotation.pairs());
   }
-}
-
-bool TransformerRunner::Selects(int32_t layer, const Batch& batch) {
-  return !batch.chosen.empty() && layer >= StepSelection::kDenseLayers;
-}
-
-// Chooses the pages of the rows that select, and returns what each row of the layer attends to.
-std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& args, int32_t layer,
-                                                               const Batch& batch) {
-  if (!Selects(layer, batch)) return batch.sequences;
-  TransformerScratch& s = *scratch_;
-  s.selection.Choose(args.kv, layer, weights_.config.heads,
-                     {s.qkv.as<float>(), {batch.rows, s.qkv_width}});
-  WantSelectedPages(args.kv, layer, batch.chosen);
-  return batch.chosen;
 }
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
@@ -346,35 +321,6 @@ void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) 
                            .sum = sequence.hidden_sum});
 }
 
-// Every row that selects is a sequence of its own in Batch::chosen.
-void TransformerRunner::PrepareSelection(const StepArgs& args, Batch& batch) {
-  StepSelection& selection = scratch_->selection;
-  selection.Begin();
-  std::vector<int64_t> leading;
-  for (size_t i = 0; i < args.sequences.size(); ++i) {
-    leading.push_back(selection.Add(args.sequences[i], args.kv, batch.sequences[i].first_row));
-  }
-  if (!selection.any()) return;
-  selection.FinishAdding(args.kv);
-  size_t row = 0, kept = 0;
-  for (size_t i = 0; i < args.sequences.size(); ++i) {
-    const SequenceStep& sequence = args.sequences[i];
-    AttentionSequence dense = batch.sequences[i];
-    const int64_t rows = std::exchange(dense.rows, leading[i]);
-    const auto first = std::ssize(batch.chosen);
-    if (dense.rows > 0) batch.chosen.push_back(dense);
-    for (int64_t j = leading[i]; j < rows; ++j) batch.chosen.push_back(selection.RowAt(row++));
-    if (Batch::KeepsAll(sequence)) {
-      batch.chosen_kept.insert(batch.chosen_kept.end(), batch.chosen.begin() + first,
-                               batch.chosen.end());
-      ++kept;
-    } else if (sequence.wants_logits) {
-      batch.chosen_kept.push_back(leading[i] < rows ? batch.chosen.back() : batch.kept[kept]);
-      ++kept;
-    }
-  }
-}
-
 void TransformerRunner::Embed(const Batch& batch) {
   const View<float, 2> residual(scratch_->residual.as<float>(),
                                 {batch.rows, weights_.config.hidden});
@@ -460,12 +406,12 @@ void TransformerRunner::AddBranch(const std::vector<float>& norm, const Batch& b
   AddRows(exec_, {.input = branch, .factor = config.residual_multiplier, .output = residual});
 }
 
-void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batch& batch) {
+// The residual's queries, keys and values in a layer, not rotated yet.
+View<float, 2> TransformerRunner::Project(int32_t layer, const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& w = weights_.layers[layer];
   TransformerScratch& s = *scratch_;
   const View<float, 2> qkv(s.qkv.as<float>(), {batch.rows, s.qkv_width});
-  if (config.HasLatents()) return AppendLatents(args, layer, qkv, batch);
   Gemm(exec_, {.input = Normed(w.attention_norm, batch),
                .weight = &w.qkv,
                .bias = Of(w.qkv_bias),
@@ -485,6 +431,14 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                          .weight = Of(w.k_norm),
                          .epsilon = config.norm_epsilon});
   }
+  return qkv;
+}
+
+void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batch& batch) {
+  const ModelConfig& config = weights_.config;
+  TransformerScratch& s = *scratch_;
+  if (config.HasLatents()) return AppendLatents(args, layer, batch);
+  const View<float, 2> qkv = Project(layer, batch);
   const TransformerScratch::Angles angles = s.AnglesOf(config.RopeOf(layer), batch.rows);
   RopeAppend(exec_, {.qkv = qkv,
                      .cosines = angles.cosines,
@@ -495,8 +449,7 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                      .slots = s.slots});
 }
 
-void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
-                                      const Batch& batch) {
+void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, const Batch& batch) {
   const LayerWeights& w = weights_.layers[layer];
   TransformerScratch& s = *scratch_;
   const TransformerScratch::Angles angles = s.AnglesOf(weights_.config.RopeOf(layer), batch.rows);
@@ -504,7 +457,7 @@ void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, View<
                     .rows = Normed(w.attention_norm, batch),
                     .cosines = angles.cosines,
                     .sines = angles.sines,
-                    .queries = queries,
+                    .queries = {s.qkv.as<float>(), {batch.rows, s.qkv_width}},
                     .kv = args.kv,
                     .index = layer,
                     .slots = s.slots,
@@ -550,7 +503,8 @@ void TransformerRunner::KeepRows(Batch& batch) {
   batch.rows = batch.kept_rows;
 }
 
-absl::Status TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
+absl::Status TransformerRunner::FinishLayer(const StepArgs& args, int32_t index,
+                                            const Batch& batch) {
   const ModelConfig& config = weights_.config;
   const LayerWeights& layer = weights_.layers[index];
   TransformerScratch& s = *scratch_;
@@ -564,6 +518,7 @@ absl::Status TransformerRunner::FinishLayer(int32_t index, const Batch& batch) {
   } else {
     AddProduct(attention, batch);
   }
+  GuessPages(args, index + 1, batch);
   if (layer.experts.has_value()) {
     RETURN_IF_ERROR(s.experts.Run(*layer.experts, Normed(layer.mlp_norm, batch), s.gemm,
                                   {s.branch.as<float>(), {batch.rows, config.hidden}}));

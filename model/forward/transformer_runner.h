@@ -45,7 +45,6 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
 
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
-  void PrepareSelection(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);
   void AddPositions(const Batch& batch);
   // The residual, normed if the layer has this norm.
@@ -53,27 +52,31 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   void AddBranch(const std::vector<float>& norm, const Batch& batch);
   void AddProduct(const Branch& branch, const Batch& batch);
   void StoreProduct(const Branch& branch, const Batch& batch);
+  View<float, 2> Project(int32_t layer, const Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
-  void AppendLatents(const StepArgs& args, int32_t layer, View<float, 2> queries,
-                     const Batch& batch);
+  void AppendLatents(const StepArgs& args, int32_t layer, const Batch& batch);
   void ReadReused(const StepArgs& args, Batch& batch);
   std::vector<uint32_t> ChooseRows(const AttentionSequence& part, const Batch& batch,
                                    BlendedTokens& blended);
   void DropRows(const StepArgs& args, Batch& batch);
   void MoveRow(int64_t from, int64_t to);
-  static bool Selects(int32_t layer, const Batch& batch);  // true if rows of the layer select
-  void WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const;
-  std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
-                                              const Batch& batch);
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void TellDone(const StepArgs& args, int32_t done) const;
   void AddSequence(const SequenceStep& sequence, Batch& batch);
   void AddTokens(const StepArgs& args, const SequenceStep& sequence, int64_t first_row);
   void KeepRows(Batch& batch);
-  absl::Status FinishLayer(int32_t layer, const Batch& batch);
+  absl::Status FinishLayer(const StepArgs& args, int32_t layer, const Batch& batch);
   void Finish(const StepArgs& args, Batch& batch);
   View<const float, 2> RowsWithLogits(View<const float, 2> hidden, const Batch& batch);
   void Logits(const StepArgs& args, View<const float, 2> hidden);
+
+  // transformer_selection.cc: rows that select pages, and pages that a pager is told of.
+  void PrepareSelection(const StepArgs& args, Batch& batch);
+  static bool Selects(int32_t layer, const Batch& batch);  // true if rows of the layer select
+  void WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const;
+  void GuessPages(const StepArgs& args, int32_t layer, const Batch& batch);
+  std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
+                                              const Batch& batch);
 
   // transformer_mtp.cc: the layer for multi-token prediction.
   absl::Status CheckMtp(const StepArgs& args) const;

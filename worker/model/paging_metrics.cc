@@ -7,12 +7,14 @@ namespace {
 
 struct PagingMetrics {
   explicit PagingMetrics(MetricsRegistry& registry)
-      : hits(registry.Counter("penstock_kv_file_hits_total",
-                              "Layers of blocks that were needed and in memory.")),
+      : hits(registry.Counter(
+            "penstock_kv_file_hits_total",
+            "Layers of blocks that were needed, and were in memory or being read, as guessed.")),
         misses(registry.Counter("penstock_kv_file_misses_total",
-                                "Layers of blocks that were needed and read.")),
-        bytes_read(registry.Counter("penstock_kv_file_read_bytes_total",
-                                    "Bytes of pages read from the file in kv_file_dir.")),
+                                "Layers of blocks that were needed and had not been read yet.")),
+        bytes_read(
+            registry.Counter("penstock_kv_file_read_bytes_total",
+                             "Bytes of pages read from the file in kv_file_dir, guesses too.")),
         bytes_dropped(registry.Counter("penstock_kv_file_dropped_bytes_total",
                                        "Bytes of pages taken out of memory, and written to the "
                                        "file before if they were new.")),

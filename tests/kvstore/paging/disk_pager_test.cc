@@ -125,11 +125,14 @@ TEST_F(DiskPagerTest, ReadsWhatIsWanted) {
     if (!is_here(block)) wanted.push_back(block);
   }
   ASSERT_EQ(wanted.size(), 4u);
-  pager_->OnWanted(wanted, 1);
-  pager_->OnWanted(wanted, 1);
+  const std::span all(wanted);
+  EXPECT_EQ(pager_->OnGuessed(all.first(1), 1), 1);
+  EXPECT_EQ(pager_->OnGuessed(all.first(1), 1), 0);
+  EXPECT_EQ(pager_->OnWanted(wanted, 1), 3);
+  EXPECT_EQ(pager_->OnWanted(wanted, 1), 0);
   const DiskPagerStats stats = pager_->stats();
-  EXPECT_EQ(stats.misses, 4u);
-  EXPECT_EQ(stats.hits, 4u);
+  EXPECT_EQ(stats.misses, 3u);
+  EXPECT_EQ(stats.hits, 5u);
   EXPECT_EQ(stats.bytes_read, 4 * layer);
   EXPECT_TRUE(Eventually(  // without being touched
       [&] { return std::all_of(wanted.begin(), wanted.end(), is_here); }));

@@ -45,6 +45,18 @@ TEST_F(PageResidencyTest, WhatWasUsedOnceLeavesAtTheSecondPass) {
   EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
 }
 
+// A guess stays for a pass. Where the unit is in memory, a guess does not make it stay longer.
+TEST_F(PageResidencyTest, AGuessIsNoUse) {
+  EXPECT_TRUE(residency_.Expect(1, 2));
+  EXPECT_EQ(residency_.bytes(), 16384);
+  EXPECT_FALSE(residency_.Expect(1, 2));
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+  EXPECT_TRUE(residency_.Use(1, 2));
+  EXPECT_FALSE(residency_.Expect(1, 2));
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 81920}}));
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+}
+
 TEST_F(PageResidencyTest, WhatNobodyToldOfLeavesAtOnce) {
   EXPECT_EQ(Pass(0), (std::vector<ByteRange>{{0, 49152}}));
   std::vector<unsigned char> some(12, 0);
