@@ -108,7 +108,7 @@ class PagedSequence {
   std::chrono::steady_clock::time_point begun_;
 };
 
-// So that a layer changes the residual as little as in trained models, in which the pages that a
+// So that a layer changes the residual as little as in trained models, where the pages that a
 // layer will choose can be guessed from the layer before.
 void EnlargeEmbeddings(Weights& weights) {
   const std::span<Bf16> elements(weights.embedding.as<Bf16>(),
