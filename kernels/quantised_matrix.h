@@ -11,8 +11,14 @@
 
 namespace penstock {
 
-// The type in which a quantised matrix stores its scales. No scale is rounded to fit a type.
-enum class ScaleType : uint8_t { kBf16, kF16, kF32 };
+// The type in which a quantised matrix stores its scales. No scale is rounded to fit a type. A
+// scale of kTwoLevel is the product of an f16 factor, which the groups of a run of kRunInputs
+// inputs share, and an integer of the group from -128 to 127. So is its offset, with a factor of
+// its own. Both are the f32 product, and there are no zero points.
+enum class ScaleType : uint8_t { kBf16, kF16, kF32, kTwoLevel };
+inline constexpr int kRunInputs = 256;
+// Bytes from a run's start to the factors of offsets, behind those of 32 scales.
+inline constexpr int64_t kOffsetFactorsAt = 64;
 
 // The meaning of a code. An E4M3 code is an 8-bit number of sign, 4 bits of exponent and 3 of
 // mantissa (e4m3.h); its scales are kF32, and it has neither zero points nor offsets. Codes of
@@ -34,7 +40,7 @@ struct QuantisedFormat {
   // 128 for the integers of a table.
   bool zeros = false;
   ScaleType scale = ScaleType::kF16;
-  bool offsets = false;  // every group has an offset in f32; otherwise it is 0
+  bool offsets = false;  // every group has an offset, f32 or kTwoLevel; otherwise it is 0
 
   bool e4m3() const { return code == CodeType::kE4m3; }
   const CodeTable* table() const { return TableOf(code); }
@@ -42,14 +48,19 @@ struct QuantisedFormat {
     if (table() != nullptr) return 128;
     return offsets || e4m3() ? 0 : 1 << (bits - 1);
   }
-  // Bytes of a group of a panel of 32 outputs: scales, zero points, offsets, codes, and all of
-  // them.
-  int64_t scale_bytes() const { return scale == ScaleType::kF32 ? 128 : 64; }
-  int64_t zero_bytes() const { return zeros ? 64 : 0; }
-  int64_t offset_bytes() const { return offsets ? 128 : 0; }
-  int64_t code_bytes() const { return int64_t{4} * group * bits; }
-  int64_t codes_at() const { return scale_bytes() + zero_bytes() + offset_bytes(); }
-  int64_t group_bytes() const { return codes_at() + code_bytes(); }
+  bool two_level() const { return scale == ScaleType::kTwoLevel; }
+  int run() const { return two_level() ? kRunInputs / group : 1; }  // groups of a run
+  // The bytes of a run of a panel of 32 outputs: its head, then the codes of each group. The head
+  // has factors; then scales, zero points and offsets at the places named here.
+  int64_t scales_at() const { return !two_level() ? 0 : offsets ? 128 : 64; }
+  int64_t zeros_at() const { return scales_at() + run() * scale_bytes(); }
+  int64_t offsets_at() const { return zeros_at() + (zeros ? 64 : 0); }
+  int64_t head_bytes() const { return (offsets_at() + run() * offset_bytes() + 63) / 64 * 64; }
+  int64_t code_bytes() const { return int64_t{4} * group * bits; }  // of a group
+  int64_t run_bytes() const { return head_bytes() + run() * code_bytes(); }
+  // The bytes of a group's scales and offsets in a head.
+  int64_t scale_bytes() const { return two_level() ? 32 : scale == ScaleType::kF32 ? 128 : 64; }
+  int64_t offset_bytes() const { return !offsets ? 0 : two_level() ? 32 : 128; }
   std::string Name() const;  // e.g. "int4 g128" or "fp8 g128"
 
   bool operator==(const QuantisedFormat&) const = default;
@@ -61,9 +72,13 @@ struct QuantisedRow {
   std::span<const float> scales;   // [groups], finite, exact in the format's ScaleType
   std::span<const uint8_t> zeros;  // [groups], or empty if the format has no zero points
   std::span<const float> offsets;  // [groups], finite, or empty if the format has no offsets
+  // [runs], finite and exact in f16. With kTwoLevel, `scales` and `offsets` are the integers that
+  // these multiply; otherwise they are empty.
+  std::span<const float> scale_factors = {};
+  std::span<const float> offset_factors = {};
 };
 
-// A copy of what QuantisedRow refers to. `codes` are [padded inputs].
+// A copy of a row. `codes` are [padded inputs]; scales and offsets of kTwoLevel are the products.
 struct QuantisedRowCopy {
   std::vector<uint8_t> codes;
   std::vector<float> scales;
@@ -72,8 +87,12 @@ struct QuantisedRowCopy {
 };
 
 // Owns a weight matrix [outputs][inputs] of 4-bit or 8-bit codes in the one layout that products of
-// every batch size read. A panel has 32 outputs; in a panel, group after group of inputs:
+// every batch size read. A panel has 32 outputs; in a panel, run after run of inputs, which is one
+// group unless scales are kTwoLevel. A run has a head, padded to 64 bytes,
 //   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
+//   kTwoLevel: factors of scales [32], of offsets [32]; integers of scales [run][32], of offsets
+//   [run][32], one byte each;
+// and the codes of each of its groups:
 //   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
 //   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
 //           4 + b in its high half; codes of a table likewise;
@@ -95,12 +114,16 @@ class QuantisedMatrix {
   int64_t inputs() const { return inputs_; }
   int64_t groups() const { return (inputs_ + format_.group - 1) / format_.group; }
   int64_t padded() const { return groups() * format_.group; }  // inputs in whole groups
+  int64_t runs() const { return (groups() + format_.run() - 1) / format_.run(); }
   int64_t panels() const { return (outputs_ + kPanel - 1) / kPanel; }
   size_t bytes() const { return memory_.bytes() + order_.size() * sizeof(int32_t); }
   const QuantisedFormat& format() const { return format_; }
   std::span<const int32_t> order() const { return order_; }
 
-  int64_t stride() const { return groups() * format_.group_bytes() + kPanelGap; }  // in bytes
+  int64_t panel_bytes() const {  // the last run may have fewer groups than the others
+    return runs() * format_.head_bytes() + groups() * format_.code_bytes();
+  }
+  int64_t stride() const { return panel_bytes() + kPanelGap; }  // in bytes
   const std::byte* panel(int64_t index) const {
     return memory_.as<const std::byte>() + index * stride();
   }
@@ -124,7 +147,8 @@ class QuantisedMatrix {
  private:
   static constexpr int64_t kPanelGap = 256;
 
-  std::byte* Group(int64_t output, int64_t group) const;
+  std::byte* Run(int64_t output, int64_t run) const;
+  void SetFactors(int64_t output, const QuantisedRow& row);
 
   int64_t outputs_ = 0;
   int64_t inputs_ = 0;

@@ -69,13 +69,17 @@ std::vector<BenchRow> MeasureQuantisedWeights(
   std::vector<BenchRow> rows;
   const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
   const QuantisedFormat fp8{.code = CodeType::kE4m3, .group = 128, .scale = ScaleType::kF32};
-  for (const QuantisedFormat& format : {fp8, int8, int4}) {
-    const std::string form = format.e4m3() ? "fp8" : fmt::format("int{}", format.bits);
+  const QuantisedFormat q4_k{
+      .bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true};
+  for (const QuantisedFormat& format : {fp8, int8, int4, q4_k}) {
+    const std::string form = format.e4m3()        ? "fp8"
+                             : format.two_level() ? "q4_k"
+                                                  : fmt::format("int{}", format.bits);
     progress(fmt::format("weights of {}", format.Name()));
     BenchModel model(exec, {.layers = format, .lm_head = format.e4m3() ? fp8 : int8});
     const BestOfWeights best = Measure(model, format, exec, rounds);
     AddRows(form, model, best, rows);
-    if (format.bits == 8) continue;
+    if (format != int4) continue;
     rows.push_back(RowOf("decode_b8_int4_over_b1", kBenchBatch * best.decode1 / best.decode8,
                          "ratio", kBenchBatch));
     rows.push_back(RowOf("int16_dot_product_peak", best.peak / 1e9, "GFLOP/s", best.peak / 1e9));

@@ -22,7 +22,7 @@ constexpr double kPlainBytes = 2;
 
 // The bytes of a quantised weight, with its share of scales, zero points and offsets.
 double BytesPerWeight(const QuantisedFormat& format) {
-  return static_cast<double>(format.group_bytes()) / (32.0 * format.group);
+  return static_cast<double>(format.run_bytes()) / (32.0 * format.group * format.run());
 }
 
 // Takes the place of a reader of weights: counts what it is asked for, and returns no weights.

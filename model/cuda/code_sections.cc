@@ -15,7 +15,8 @@ cuda::CodeForm FormOf(const QuantisedFormat& format, cuda::InputOrder order) {
                       .group = std::min(format.group, cuda::kCodeInputs)};
   if (!format.e4m3()) {
     form.code = format.bits == 4 ? cuda::WeightCode::kInt4 : cuda::WeightCode::kInt8;
-    form.pairs = format.bits == 4 && format.scale != ScaleType::kF32 && !format.offsets;
+    const bool half = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBf16;
+    form.pairs = format.bits == 4 && half && !format.offsets;
   }
   return form;
 }

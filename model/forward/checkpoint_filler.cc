@@ -39,8 +39,9 @@ absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
   return format;
 }
 
-void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
-  const QuantisedTensor& tensor = from.tensor;
+void SetRows(ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
+  QuantisedTensor& tensor = from.tensor;
+  if (tensor.format.two_level() && !matrix.format().two_level()) tensor.MultiplyFactors();
   const std::vector<uint8_t> symmetric(static_cast<size_t>(tensor.groups()),
                                        static_cast<uint8_t>(tensor.format.zero()));
   for (int64_t r = 0; r < from.part->rows; ++r) {
@@ -52,7 +53,7 @@ void SetRows(const ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
 
 // Parts that are one matrix, whose first output is output `first` of the plan.
 struct Section {
-  std::span<const ReadPart> parts;
+  std::span<ReadPart> parts;
   int64_t first = 0;
   int64_t outputs = 0;
   QuantisedFormat format;
@@ -61,7 +62,7 @@ struct Section {
 QuantisedMatrix MakeMatrix(const MatrixPlan& plan, const Section& section) {
   QuantisedMatrix matrix(section.outputs, plan.inputs, section.format,
                          section.parts[0].tensor.order);
-  for (const ReadPart& part : section.parts) SetRows(part, section.first, matrix);
+  for (ReadPart& part : section.parts) SetRows(part, section.first, matrix);
   return matrix;
 }
 
@@ -75,7 +76,7 @@ size_t PartsTogether(std::span<const ReadPart> parts) {
 }
 
 // Parts of different formats, one section for each run of parts that fit together.
-absl::StatusOr<std::vector<Section>> CutIntoSections(std::span<const ReadPart> parts) {
+absl::StatusOr<std::vector<Section>> CutIntoSections(std::span<ReadPart> parts) {
   std::vector<Section> sections;
   int64_t first = 0;
   while (!parts.empty()) {
@@ -99,8 +100,7 @@ absl::StatusOr<std::vector<Section>> CutIntoSections(std::span<const ReadPart> p
   return sections;
 }
 
-absl::StatusOr<std::vector<Section>> SectionsOf(const MatrixPlan& plan,
-                                                std::span<const ReadPart> parts) {
+absl::StatusOr<std::vector<Section>> SectionsOf(const MatrixPlan& plan, std::span<ReadPart> parts) {
   if (plan.stacked && PartsTogether(parts) < parts.size()) return CutIntoSections(parts);
   ASSIGN_OR_RETURN(const QuantisedFormat format, CommonFormat(parts));
   return std::vector<Section>{{.parts = parts, .outputs = plan.outputs, .format = format}};

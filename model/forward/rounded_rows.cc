@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 
+#include "base/check.h"
 #include "kernels/bf16.h"
 #include "kernels/e4m3.h"
 #include "kernels/f16.h"
@@ -39,6 +40,15 @@ float ScaleAtLeast(ScaleType type, float scale) {
   return rounded(scale * (1 + step));
 }
 
+// Replaces values by the nearest multiples of an f16 factor, as integers, and returns the factor;
+// infinity if there is none.
+float RoundToFactor(std::span<float> values) {
+  constexpr float kLargest = 127;
+  const float factor = ScaleAtLeast(ScaleType::kF16, std::fabs(Extreme(values)) / kLargest);
+  for (float& value : values) value = factor == 0 ? 0.0f : std::nearbyintf(value / factor);
+  return factor;
+}
+
 }  // namespace
 
 std::optional<WeightPolicy> WeightPolicyOf(std::string_view name) {
@@ -55,7 +65,21 @@ MatrixForms FormsOf(WeightPolicy policy) {
   return {};
 }
 
+RowRounder::RowRounder(const QuantisedFormat& format) : format_(format) {
+  PENSTOCK_CHECK(!format.zeros && format.offsets == format.two_level());
+  PENSTOCK_CHECK(!format.two_level() || format.code == CodeType::kInteger);
+}
+
 bool RowRounder::Round(std::span<const float> weights) {
+  if (format_.two_level()) {
+    for (auto* part : {&scales_, &offsets_, &scale_factors_, &offset_factors_}) part->clear();
+    codes_.clear();
+    for (size_t first = 0; first < weights.size(); first += kRunInputs) {
+      const size_t count = std::min<size_t>(kRunInputs, weights.size() - first);
+      if (!RoundRun(weights.subspan(first, count))) return false;
+    }
+    return true;
+  }
   const auto group = static_cast<size_t>(format_.group);
   codes_.resize(weights.size());
   scales_.resize((weights.size() + group - 1) / group);
@@ -64,6 +88,33 @@ bool RowRounder::Round(std::span<const float> weights) {
     if (!RoundGroup(weights.subspan(first, count), codes_.data() + first, &scales_[g])) {
       return false;
     }
+  }
+  return true;
+}
+
+// Appends a run.
+bool RowRounder::RoundRun(std::span<const float> weights) {
+  const auto group = static_cast<size_t>(format_.group);
+  const auto largest = static_cast<float>((1 << format_.bits) - 1);
+  const size_t first_group = scales_.size();
+  for (size_t at = 0; at < weights.size(); at += group) {
+    const auto part = weights.subspan(at, std::min(group, weights.size() - at));
+    const float low = std::min(0.0f, std::ranges::min(part));
+    scales_.push_back((std::ranges::max(part) - low) / largest);
+    offsets_.push_back(low);
+  }
+  const float scale_factor = RoundToFactor(std::span(scales_).subspan(first_group));
+  const float offset_factor = RoundToFactor(std::span(offsets_).subspan(first_group));
+  if (!std::isfinite(Extreme(weights)) || !std::isfinite(scale_factor + offset_factor)) {
+    return false;
+  }
+  scale_factors_.push_back(scale_factor);
+  offset_factors_.push_back(offset_factor);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const float scale = scale_factor * scales_[first_group + i / group];
+    const float number = weights[i] - offset_factor * offsets_[first_group + i / group];
+    const float code = scale == 0 ? 0.0f : std::nearbyintf(number / scale);
+    codes_.push_back(static_cast<uint8_t>(std::clamp(code, 0.0f, largest)));
   }
   return true;
 }

@@ -52,16 +52,54 @@ struct QuantisedProblem {
         row.codes.push_back(extreme == 0 ? 0 : extreme == 1 ? (1 << f.bits) - 1 : code);
       }
       for (int64_t g = 0; g < groups; ++g) {
-        row.scales.push_back(RoundedTo(f.scale, random.Floats(1, 0.01f)[0]));
         if (f.zeros) row.zeros.push_back(static_cast<uint8_t>(random.Int(0, (1 << f.bits) - 1)));
+        if (f.two_level()) continue;
+        row.scales.push_back(RoundedTo(f.scale, random.Floats(1, 0.01f)[0]));
         if (f.offsets) row.offsets.push_back(random.Floats(1, 0.1f)[0]);
       }
-      result.SetRow(
-          output,
-          {.codes = row.codes, .scales = row.scales, .zeros = row.zeros, .offsets = row.offsets});
+      if (f.two_level()) {
+        SetTwoLevelRow(output, random, row, result);
+      } else {
+        result.SetRow(
+            output,
+            {.codes = row.codes, .scales = row.scales, .zeros = row.zeros, .offsets = row.offsets});
+      }
       rows.push_back(row);
     }
     return result;
+  }
+
+  struct Row {
+    std::vector<uint8_t> codes, zeros;
+    std::vector<float> scales, offsets;
+  };
+
+  // Integers of the whole range and factors of any size; `row` gets the products.
+  void SetTwoLevelRow(int64_t output, RandomData& random, Row& row, QuantisedMatrix& target) const {
+    const auto draw = [&](float size, std::vector<float>& factors, std::vector<float>& products) {
+      std::vector<float> integers;
+      for (int64_t g = 0; g < groups; ++g) {
+        if (g % format.run() == 0) {
+          const bool tiny = random.Int(0, 7) == 0;  // subnormal in f16
+          factors.push_back(
+              RoundedTo(ScaleType::kF16, random.Floats(1, tiny ? 0x1p-20f : size)[0]));
+        }
+        const int extreme = random.Int(0, 9);
+        const int integer = random.Int(-128, 127);
+        integers.push_back(static_cast<float>(extreme == 0 ? -128 : extreme == 1 ? 127 : integer));
+        products.push_back(factors.back() * integers.back());
+      }
+      return integers;
+    };
+    std::vector<float> scale_factors, offset_factors, offsets;
+    const auto scales = draw(1e-4f, scale_factors, row.scales);
+    if (format.offsets) offsets = draw(1e-3f, offset_factors, row.offsets);
+    target.SetRow(output, {.codes = row.codes,
+                           .scales = scales,
+                           .zeros = {},
+                           .offsets = offsets,
+                           .scale_factors = scale_factors,
+                           .offset_factors = offset_factors});
   }
 
   std::vector<float> Run(const Exec& exec, GemmOutput mode, bool with_bias, int64_t first = 0,
@@ -107,11 +145,6 @@ struct QuantisedProblem {
     return sum * (max / static_cast<float>(kActivationMax));
   }
 
-  struct Row {
-    std::vector<uint8_t> codes, zeros;
-    std::vector<float> scales, offsets;
-  };
-
   // A code of a row's group, less the zero point.
   int Integer(const Row& row, int64_t group, int64_t index) const {
     const uint8_t code = row.codes[index];
@@ -139,8 +172,15 @@ std::vector<QuantisedFormat> Formats() {
     }
     formats.push_back({.bits = bits, .group = 32, .scale = ScaleType::kF32, .offsets = true});
     formats.push_back({.bits = bits, .group = 16, .zeros = true, .offsets = true});
+    for (const int group : {16, 32, 64, 128, 256}) {
+      for (const bool offsets : {false, true}) {
+        formats.push_back(
+            {.bits = bits, .group = group, .scale = ScaleType::kTwoLevel, .offsets = offsets});
+      }
+    }
   }
-  for (const ScaleType scale : {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32}) {
+  for (const ScaleType scale :
+       {ScaleType::kBf16, ScaleType::kF16, ScaleType::kF32, ScaleType::kTwoLevel}) {
     formats.push_back({.bits = 4, .group = 32, .scale = scale});
     formats.push_back({.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = scale});
     formats.push_back({.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = scale});
@@ -185,7 +225,8 @@ TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   constexpr int64_t kRows = 40, kOutputs = 300;
   for (const QuantisedFormat& format :
        {QuantisedFormat{.bits = 4, .group = 32}, QuantisedFormat{.bits = 8, .group = 128},
-        QuantisedFormat{.bits = 4, .group = 32, .offsets = true}}) {
+        QuantisedFormat{.bits = 4, .group = 32, .offsets = true},
+        QuantisedFormat{.bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true}}) {
     const QuantisedProblem p({kRows, 1056, kOutputs}, format, 11);
     const auto whole = p.Run({}, GemmOutput::kStore, true);
     for (const int threads : {1, 2, 3}) {
@@ -197,6 +238,52 @@ TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
                                       whole.begin() + (first + m) * kOutputs);
         ASSERT_EQ(part, same) << m << " rows from " << first << ", " << threads << " threads";
       }
+    }
+  }
+}
+
+// The formats of Q4_K, Q5_K, Q6_K and IQ4_XS.
+std::vector<QuantisedFormat> TwoLevelFormats() {
+  constexpr auto kTwoLevel = ScaleType::kTwoLevel;
+  return {{.bits = 4, .group = 32, .scale = kTwoLevel, .offsets = true},
+          {.bits = 8, .group = 32, .scale = kTwoLevel, .offsets = true},
+          {.bits = 8, .group = 16, .scale = kTwoLevel},
+          {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = kTwoLevel}};
+}
+
+// The matrix with the products of factors and integers as f32 scales.
+QuantisedMatrix WithOneLevel(const QuantisedMatrix& matrix) {
+  QuantisedFormat format = matrix.format();
+  format.scale = ScaleType::kF32;
+  QuantisedMatrix wide(matrix.outputs(), matrix.inputs(), format);
+  for (int64_t output = 0; output < matrix.outputs(); ++output) {
+    const QuantisedRowCopy row = matrix.CopyRow(output);
+    wide.SetRow(output,
+                {.codes = row.codes, .scales = row.scales, .zeros = {}, .offsets = row.offsets});
+  }
+  return wide;
+}
+
+// Products of batches of many sizes, with several numbers of threads.
+std::vector<std::vector<float>> ManyProducts(const QuantisedProblem& problem) {
+  std::vector<std::vector<float>> products;
+  for (const int threads : {1, 2, 3}) {
+    ThreadPool pool(threads);
+    for (const int64_t m : {1, 2, 3, 4, 5, 8, 9, 17, 24, 25, 64}) {
+      const int64_t first = (m * 13) % (64 - m + 1);
+      products.push_back(problem.Run({.threads = &pool}, GemmOutput::kAdd, true, first, m));
+    }
+  }
+  return products;
+}
+
+TEST_P(QuantisedGemmTest, TwoLevelsGiveTheBitsOfTheirProducts) {
+  for (const QuantisedFormat& format : TwoLevelFormats()) {
+    for (const int64_t inputs : {256, 1024, 1120}) {  // the last run of 1120 has 96
+      QuantisedProblem problem({64, inputs, 200}, format, 31);
+      const auto two = ManyProducts(problem);
+      problem.matrix = WeightMatrix(WithOneLevel(problem.matrix.quantised()[0]));
+      ASSERT_EQ(two, ManyProducts(problem)) << format.Name() << ", " << inputs << " inputs";
     }
   }
 }
@@ -296,6 +383,16 @@ TEST(QuantisedMatrixTest, TakesTheBytesOfItsFormat) {
   const QuantisedMatrix matrix(4096, 4096, {.bits = 4, .group = 128});
   const double per_weight = static_cast<double>(matrix.bytes()) / (4096.0 * 4096.0);
   EXPECT_NEAR(per_weight, 0.5 + 2.0 / 128, 0.01);
+}
+
+// With two levels, at most a tenth more than GGUF files have, but where codes of 5 and 6 bits take
+// a byte.
+TEST(QuantisedMatrixTest, TwoLevelsTakeFewBits) {
+  const double want[] = {4.625, 8.625, 8.5625, 4.3125};
+  for (size_t i = 0; i < std::size(want); ++i) {
+    const QuantisedMatrix matrix(4096, 4096, TwoLevelFormats()[i]);
+    EXPECT_NEAR(8 * static_cast<double>(matrix.bytes()) / (4096.0 * 4096.0), want[i], 0.02);
+  }
 }
 
 // The numbers of E2M1 are fractions, and each is twice as much as an integer of the table.

@@ -255,7 +255,8 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
 std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
   if (matrix.quantised().empty()) return std::nullopt;
   QuantisedFormat format = matrix.quantised()[0].format();
-  if (!format.e4m3() && format.table() == nullptr) format.scale = ScaleType::kF16;
+  const bool integers = !format.e4m3() && format.table() == nullptr;
+  if (integers || format.two_level()) format.scale = ScaleType::kF16;
   format.zeros = format.offsets = false;
   return format;
 }

@@ -26,13 +26,13 @@ struct E4m3Product {
     return std::min<int64_t>(weight.format().group, rows.inputs - g * weight.format().group);
   }
   const std::byte* Group(int64_t panel, int64_t g) const {
-    return weight.panel(panel) + g * weight.format().group_bytes();
+    return weight.panel(panel) + g * weight.format().run_bytes();
   }
   const float* Scales(int64_t panel, int64_t g) const {
     return reinterpret_cast<const float*>(Group(panel, g));
   }
   const std::byte* Codes(int64_t panel, int64_t g, int64_t input) const {
-    return Group(panel, g) + weight.format().codes_at() + input * kTileColumns;
+    return Group(panel, g) + weight.format().head_bytes() + input * kTileColumns;
   }
   void Finish(int64_t panel, int64_t block, const float* tile) const {
     FinishPanel(args, rows.simd, rows.blocks, first_panel + panel, block, tile);

@@ -17,6 +17,8 @@
 namespace penstock::gemm {
 namespace {
 
+static_assert(kSliceInputs % kRunInputs == 0);  // a slice begins with a run
+
 constexpr int64_t kPieceInputs = 1024;  // inputs of a row that are quantised at once
 // Smaller magnitudes count as zero: their reciprocal would overflow.
 constexpr float kLeastMagnitude = 0x1p-100f;
@@ -168,7 +170,7 @@ void MultiplyPanels(const QuantisedProduct& product, std::span<const int64_t> in
   const int count = static_cast<int>(indexes.size());
   const std::byte* panels[kPanelsPerPass];
   for (int n = 0; n < count; ++n) panels[n] = product.weight.panel(indexes[n]);
-  const int64_t panel_bytes = product.weight.groups() * product.form.group_bytes;
+  const int64_t panel_bytes = product.weight.panel_bytes();
   for (int64_t block = 0; block < product.blocks.count; ++block) {
     const int rows = product.blocks.Rows(block);
     product.ops.multiply_narrow({.rows = rows,
@@ -208,15 +210,15 @@ UnpackedGroups UnpackedIn(std::byte* slice, bool offsets) {
 void MultiplyWidePass(const QuantisedProduct& product, int64_t first, int64_t last,
                       int64_t first_block, int64_t last_block, float* tiles, std::byte* slice) {
   const int64_t blocks = last_block - first_block, padded = product.weight.padded();
-  const int group = product.form.group;
+  const int group = product.form.group, run = group * product.form.run;
   const UnpackedGroups unpacked = UnpackedIn(slice, product.form.offsets);
   std::fill_n(tiles, (last - first) * blocks * kTileFloats, 0.0f);
   for (int64_t input = 0; input < padded; input += kSliceInputs) {
     const int64_t size = std::min(kSliceInputs, padded - input), groups = size / group;
     for (int64_t panel = first; panel < last; ++panel) {
       product.ops.unpack(product.form,
-                         product.weight.panel(panel) + input / group * product.form.group_bytes,
-                         groups, unpacked);
+                         product.weight.panel(panel) + input / run * product.form.run_bytes, groups,
+                         unpacked);
       float* tile = tiles + (panel - first) * blocks * kTileFloats;
       for (int64_t block = first_block; block < last_block; ++block, tile += kTileFloats) {
         product.ops.multiply_wide({.rows = product.blocks.Rows(block),

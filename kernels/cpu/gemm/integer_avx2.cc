@@ -47,23 +47,66 @@ void Quantise256(const float* x, int64_t size, float factor, int16_t* codes) {
   }
 }
 
-void Scales256(ScaleType type, const std::byte* panel, float* scales) {
+// A half's exponent and mantissa at a float's places make the value times 2^-112.
+__m256 Halves256(const std::byte* halves) {
+  const __m256i bits =
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
+  const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 15), 31);
+  const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fff)), 13);
+  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)), _mm256_set1_ps(0x1p112f));
+}
+
+__m256 Bf16s256(const std::byte* numbers) {
+  const __m256i bits =
+      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)));
+  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
+}
+
+// The factors of a run's scales and offsets, if scales have two levels.
+struct Factors256 {
+  void Load(const PanelForm& form, const std::byte* head) {
+    if (form.scale != ScaleType::kTwoLevel) return;
+    for (int c = 0; c < kColumns; c += 8) {
+      _mm256_store_ps(scales + c, Halves256(head + 2 * c));
+      if (form.offsets) _mm256_store_ps(offsets + c, Halves256(head + kOffsetFactorsAt + 2 * c));
+    }
+  }
+  alignas(32) float scales[kColumns];
+  alignas(32) float offsets[kColumns];  // set if the form has offsets
+};
+
+// Stores factors times the integers of one group.
+void TwoLevel256(const float* factors, const std::byte* integers, float* products) {
+  for (int c = 0; c < kColumns; c += 8) {
+    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(integers + c));
+    const __m256 numbers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
+    _mm256_storeu_ps(products + c, _mm256_mul_ps(_mm256_load_ps(factors + c), numbers));
+  }
+}
+
+void OneLevel256(ScaleType type, const std::byte* scales, float* values) {
   for (int c = 0; c < kColumns; c += 8) {
     __m256 value;
     if (type == ScaleType::kF32) {
-      value = _mm256_loadu_ps(reinterpret_cast<const float*>(panel) + c);
+      value = _mm256_loadu_ps(reinterpret_cast<const float*>(scales) + c);
     } else {
-      const __m256i bits =
-          _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(panel + 2 * c)));
-      // A half's exponent and mantissa at a float's places make the value times 2^-112.
-      const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 15), 31);
-      const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fff)), 13);
-      value = type == ScaleType::kBf16
-                  ? _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16))
-                  : _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)),
-                                  _mm256_set1_ps(0x1p112f));
+      value = type == ScaleType::kF16 ? Halves256(scales + 2 * c) : Bf16s256(scales + 2 * c);
     }
-    _mm256_storeu_ps(scales + c, value);
+    _mm256_storeu_ps(values + c, value);
+  }
+}
+
+// Stores the scales and offsets of group g, which is group `i` of a run.
+void Scales256(const PanelForm& form, const std::byte* head, const Factors256& factors, int i,
+               int64_t g, const UnpackedGroups& target) {
+  const std::byte *scales = head + form.scales_at, *offsets = head + form.offsets_at;
+  if (form.scale == ScaleType::kTwoLevel) {
+    TwoLevel256(factors.scales, scales + kColumns * i, target.scales + g * kColumns);
+    if (!form.offsets) return;
+    TwoLevel256(factors.offsets, offsets + kColumns * i, target.offsets + g * kColumns);
+  } else {
+    OneLevel256(form.scale, scales, target.scales + g * kColumns);
+    if (form.offsets) OneLevel256(ScaleType::kF32, offsets, target.offsets + g * kColumns);
   }
 }
 
@@ -98,20 +141,24 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
                const UnpackedGroups& target) {
   int16_t* weights = target.weights;
   const __m256i table = TableIn(form);
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
-    Scales256(form.scale, panel, target.scales + g * kColumns);
-    if (form.offsets) {
-      Scales256(ScaleType::kF32, panel + form.offsets_at, target.offsets + g * kColumns);
+  const std::byte *head = panel, *codes = panel;
+  Factors256 factors;
+  int in_run = 0;
+  for (int64_t g = 0; g < groups; ++g, codes += form.code_bytes) {
+    if (in_run == 0) {
+      head = codes;
+      codes += form.head_bytes;
+      factors.Load(form, head);
     }
+    Scales256(form, head, factors, in_run, g, target);
     __m256i zeros[4];
     for (int v = 0; v < 4; ++v) {
       zeros[v] = _mm256_set1_epi16(static_cast<int16_t>(form.zero));
       if (!form.zeros) continue;
       const __m256i one = _mm256_cvtepu8_epi32(
-          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(panel + form.zeros_at + 8 * v)));
+          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(head + form.zeros_at + 8 * v)));
       zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
     }
-    const std::byte* codes = panel + form.codes_at;
     if (form.table != nullptr) {
       UnpackGroup256<4, true>(codes, form.group, zeros, table, weights);
     } else if (form.bits == 4) {
@@ -120,6 +167,7 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
       UnpackGroup256<8>(codes, form.group, zeros, table, weights);
     }
     weights += int64_t{form.group} * kColumns;
+    if (++in_run == form.run) in_run = 0;
   }
 }
 

@@ -15,14 +15,17 @@ PanelForm FormOf(const QuantisedFormat& format) {
   return {.bits = format.bits,
           .table = format.table() == nullptr ? nullptr : format.table()->data(),
           .group = format.group,
+          .run = format.run(),
           .zero = format.zero(),
           .zeros = format.zeros,
           .offsets = format.offsets,
           .scale = format.scale,
-          .zeros_at = format.scale_bytes(),
-          .offsets_at = format.scale_bytes() + format.zero_bytes(),
-          .codes_at = format.codes_at(),
-          .group_bytes = format.group_bytes()};
+          .scales_at = format.scales_at(),
+          .zeros_at = format.zeros_at(),
+          .offsets_at = format.offsets_at(),
+          .head_bytes = format.head_bytes(),
+          .code_bytes = format.code_bytes(),
+          .run_bytes = format.run_bytes()};
 }
 
 #if defined(__x86_64__)

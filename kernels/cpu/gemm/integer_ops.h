@@ -35,14 +35,17 @@ struct PanelForm {
   // The 16 integers that 4-bit codes stand for (CodeTable); null if codes are integers themselves.
   const uint8_t* table;
   int group;     // inputs
+  int run;       // groups of a run
   int zero;      // the zero point of all groups
   bool zeros;    // each group has its own zero points instead
   bool offsets;  // each group has offsets
   ScaleType scale;
-  int64_t zeros_at;  // bytes from a group's start
+  int64_t scales_at;  // bytes from a run's start; of its first group
+  int64_t zeros_at;
   int64_t offsets_at;
-  int64_t codes_at;
-  int64_t group_bytes;
+  int64_t head_bytes;  // of a run
+  int64_t code_bytes;  // of a group
+  int64_t run_bytes;
 };
 
 // The activations of multiply_narrow.
@@ -78,8 +81,8 @@ struct IntegerOps {
   // codes[i] = x[i] * factor, rounded to nearest, ties to even; |x[i] * factor| < 32767.
   void (*quantise)(const float* x, int64_t size, float factor, int16_t* codes);
 
-  // Unpacks `groups` groups of a panel. A weight is code - zero point; the pairs of four inputs
-  // 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3).
+  // Unpacks `groups` groups of a panel, the first of which begins a run. A weight is code - zero
+  // point; the pairs of four inputs 4i .. 4i + 3 are (4i, 4i + 2) and (4i + 1, 4i + 3).
   void (*unpack)(const PanelForm& form, const std::byte* panel, int64_t groups,
                  const UnpackedGroups& target);
   // tile[r][c] = fma(sum of products of the group, scale, tile[r][c]), and with offsets

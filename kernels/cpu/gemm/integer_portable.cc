@@ -40,6 +40,25 @@ float ScaleAt(ScaleType type, const std::byte* scales, int index) {
   return type == ScaleType::kBf16 ? ToFloat({bits}) : HalfToFloat(bits);
 }
 
+// The product of a factor and the integer of a group, for one column.
+float TwoLevelAt(const std::byte* factors, const std::byte* integers, int index) {
+  return ScaleAt(ScaleType::kF16, factors, index) *
+         static_cast<float>(static_cast<int8_t>(integers[index]));
+}
+
+// The scale of column `c` of group `i` of a run.
+float ScaleOf(const PanelForm& form, const std::byte* head, int i, int c) {
+  const std::byte* scales = head + form.scales_at;
+  if (form.scale == ScaleType::kTwoLevel) return TwoLevelAt(head, scales + kColumns * i, c);
+  return ScaleAt(form.scale, scales, c);
+}
+
+float OffsetOf(const PanelForm& form, const std::byte* head, int i, int c) {
+  const std::byte* offsets = head + form.offsets_at;
+  if (form.scale != ScaleType::kTwoLevel) return ScaleAt(ScaleType::kF32, offsets, c);
+  return TwoLevelAt(head + kOffsetFactorsAt, offsets + kColumns * i, c);
+}
+
 // Unpacks one word of codes: `inputs` inputs (4 or 8) of one output.
 void UnpackWord(const PanelForm& form, uint32_t word, int zero, int16_t* weights) {
   const int bits = form.bits, inputs = 32 / bits;
@@ -56,14 +75,18 @@ void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t group
                     const UnpackedGroups& target) {
   const int inputs = 32 / form.bits;
   int16_t* weights = target.weights;
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
-    for (int c = 0; c < kColumns; ++c) {
-      target.scales[g * kColumns + c] = ScaleAt(form.scale, panel, c);
-      if (!form.offsets) continue;
-      target.offsets[g * kColumns + c] = ScaleAt(ScaleType::kF32, panel + form.offsets_at, c);
+  const std::byte *head = panel, *codes = panel;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int in_run = static_cast<int>(g % form.run);
+    if (in_run == 0) {
+      head = codes;
+      codes += form.head_bytes;
     }
-    const std::byte* zeros = panel + form.zeros_at;
-    const std::byte* codes = panel + form.codes_at;
+    for (int c = 0; c < kColumns; ++c) {
+      target.scales[g * kColumns + c] = ScaleOf(form, head, in_run, c);
+      if (form.offsets) target.offsets[g * kColumns + c] = OffsetOf(form, head, in_run, c);
+    }
+    const std::byte* zeros = head + form.zeros_at;
     for (int i = 0; i < form.group; i += inputs, codes += 4 * kColumns) {
       for (int c = 0; c < kColumns; ++c) {
         uint32_t word;

@@ -40,13 +40,32 @@ inline void PrefetchCodes(const std::byte* line) {
   _mm_prefetch(reinterpret_cast<const char*>(line), _MM_HINT_T1);
 }
 
-inline __m512 LoadScales(ScaleType type, const std::byte* scales, int v) {
-  if (type == ScaleType::kF32) {
-    return _mm512_loadu_ps(reinterpret_cast<const float*>(scales) + 16 * v);
-  }
+inline __m512 LoadHalves(const std::byte* halves, int v) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves) + v));
+}
+inline __m512 LoadFloats(const std::byte* floats, int v) {
+  return _mm512_loadu_ps(reinterpret_cast<const float*>(floats) + 16 * v);
+}
+
+// Factors times the integers of one group.
+inline __m512 LoadTwoLevel(const std::byte* factors, const std::byte* integers, int v) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(integers) + v);
+  return _mm512_mul_ps(LoadHalves(factors, v), _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(bytes)));
+}
+
+// The scales and offsets of 16 columns, of group `i` of a run.
+inline __m512 LoadScales(const PanelForm& form, const std::byte* head, int i, int v) {
+  const std::byte* scales = head + form.scales_at;
+  if (form.scale == ScaleType::kTwoLevel) return LoadTwoLevel(head, scales + kColumns * i, v);
+  if (form.scale == ScaleType::kF32) return LoadFloats(scales, v);
+  if (form.scale == ScaleType::kF16) return LoadHalves(scales, v);
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(scales) + v);
-  if (type == ScaleType::kF16) return _mm512_cvtph_ps(bits);
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16));
+}
+inline __m512 LoadOffsets(const PanelForm& form, const std::byte* head, int i, int v) {
+  const std::byte* offsets = head + form.offsets_at;
+  if (form.scale != ScaleType::kTwoLevel) return LoadFloats(offsets, v);
+  return LoadTwoLevel(head + kOffsetFactorsAt, offsets + kColumns * i, v);
 }
 
 // The zero points of 16 columns as 32-bit integers.
@@ -112,27 +131,34 @@ void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups,
                const UnpackedGroups& target) {
   int16_t* weights = target.weights;
   const __m512i table = TableIn(form);
-  for (int64_t g = 0; g < groups; ++g, panel += form.group_bytes) {
+  const std::byte *head = panel, *codes = panel;
+  int in_run = 0;
+  for (int64_t g = 0; g < groups; ++g, codes += form.code_bytes) {
+    if (in_run == 0) {
+      head = codes;
+      codes += form.head_bytes;
+    }
     __m512i zeros[2];
     for (int v = 0; v < 2; ++v) {
-      _mm512_storeu_ps(target.scales + g * kColumns + 16 * v, LoadScales(form.scale, panel, v));
+      _mm512_storeu_ps(target.scales + g * kColumns + 16 * v, LoadScales(form, head, in_run, v));
       if (form.offsets) {
         _mm512_storeu_ps(target.offsets + g * kColumns + 16 * v,
-                         LoadScales(ScaleType::kF32, panel + form.offsets_at, v));
+                         LoadOffsets(form, head, in_run, v));
       }
       zeros[v] = _mm512_set1_epi16(static_cast<int16_t>(form.zero));
       if (!form.zeros) continue;
-      const __m512i one = LoadZeros(panel + form.zeros_at, v);
+      const __m512i one = LoadZeros(head + form.zeros_at, v);
       zeros[v] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
     }
     if (form.table != nullptr) {
-      UnpackGroup512<4, true>(panel + form.codes_at, form.group, zeros, table, weights);
+      UnpackGroup512<4, true>(codes, form.group, zeros, table, weights);
     } else if (form.bits == 4) {
-      UnpackGroup512<4>(panel + form.codes_at, form.group, zeros, table, weights);
+      UnpackGroup512<4>(codes, form.group, zeros, table, weights);
     } else {
-      UnpackGroup512<8>(panel + form.codes_at, form.group, zeros, table, weights);
+      UnpackGroup512<8>(codes, form.group, zeros, table, weights);
     }
     weights += int64_t{form.group} * kColumns;
+    if (++in_run == form.run) in_run = 0;
   }
 }
 
@@ -205,32 +231,34 @@ template <int kRows>
 }
 
 // The zero points' part of a group's sums: zero * sum of the row's activations.
-[[gnu::always_inline]] inline __m512i ZeroPart(const PanelForm& form, const std::byte* group, int v,
+[[gnu::always_inline]] inline __m512i ZeroPart(const PanelForm& form, const std::byte* head, int v,
                                                int32_t sum) {
   if (!form.zeros) return _mm512_set1_epi32(form.zero * sum);
-  return _mm512_mullo_epi32(LoadZeros(group + form.zeros_at, v), _mm512_set1_epi32(sum));
+  return _mm512_mullo_epi32(LoadZeros(head + form.zeros_at, v), _mm512_set1_epi32(sum));
 }
 
-// Adds a group's sums to the tile of a panel.
+// Adds the sums of group `i` of a run to the tile of a panel.
 template <int kRows>
-[[gnu::always_inline]] inline void FoldGroup(const PanelForm& form, const std::byte* group,
+[[gnu::always_inline]] inline void FoldGroup(const PanelForm& form, const std::byte* head, int i,
                                              const int32_t* row_sums,
                                              const __m512i (&high)[kRows][2],
                                              const __m512i (&low)[kRows][2], float* tile) {
   PENSTOCK_UNROLL
   for (int v = 0; v < 2; ++v) {
-    const __m512 scale = LoadScales(form.scale, group, v);
+    const __m512 scale = LoadScales(form, head, i, v);
+    const __m512 offset = form.offsets ? LoadOffsets(form, head, i, v) : _mm512_setzero_ps();
     PENSTOCK_UNROLL
     for (int r = 0; r < kRows; ++r) {
       __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(high[r][v], 8), low[r][v]);
-      sum = _mm512_sub_epi32(sum, ZeroPart(form, group, v, row_sums[r]));
+      sum = _mm512_sub_epi32(sum, ZeroPart(form, head, v, row_sums[r]));
       float* target = tile + r * kColumns + 16 * v;
-      _mm512_storeu_ps(target,
-                       _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(target)));
+      __m512 total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, _mm512_loadu_ps(target));
+      if (form.offsets) {
+        total = _mm512_fmadd_ps(_mm512_set1_ps(static_cast<float>(row_sums[r])), offset, total);
+      }
+      _mm512_storeu_ps(target, total);
     }
   }
-  if (!form.offsets) return;
-  AddOffsets512(row_sums, kRows, reinterpret_cast<const float*>(group + form.offsets_at), tile);
 }
 
 // The forms of codes that products of few rows read directly.
@@ -248,25 +276,30 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
                   float* tiles) {
   constexpr int kInputs = kCodes == Codes::kBytes ? 4 : 8;
   const __m512i table = TableIn(form);
-  const std::byte* b[kPanels];
+  const std::byte *b[kPanels], *heads[kPanels];
   for (int n = 0; n < kPanels; ++n) b[n] = panels[n];
   for (int i = 0; i < kPanels * kRows * kColumns; i += 16) {
     _mm512_storeu_ps(tiles + i, _mm512_setzero_ps());
   }
   const int8_t* x = rows.planes;
+  int in_run = 0;
   for (int64_t g = 0; g < rows.groups; ++g) {
     __m512i high[kPanels][kRows][2], low[kPanels][kRows][2];
     PENSTOCK_UNROLL
     for (int n = 0; n < kPanels; ++n) {
-      for (int64_t line = 0; line < form.codes_at; line += 64)
-        PrefetchCodes(b[n] + line + rows.ahead);
+      if (in_run == 0) {
+        heads[n] = b[n];
+        for (int64_t line = 0; line < form.head_bytes; line += 64)
+          PrefetchCodes(b[n] + line + rows.ahead);
+        b[n] += form.head_bytes;
+      }
       PENSTOCK_UNROLL
       for (int r = 0; r < kRows; ++r) {
         PENSTOCK_UNROLL
         for (int v = 0; v < 2; ++v) high[n][r][v] = low[n][r][v] = _mm512_setzero_si512();
       }
     }
-    int64_t at = form.codes_at;
+    int64_t at = 0;
     for (int i = 0; i < form.group; i += kInputs, at += 4 * kColumns, x += 2 * kInputs * kRows) {
       PENSTOCK_UNROLL
       for (int n = 0; n < kPanels; ++n) {
@@ -286,10 +319,11 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
     }
     PENSTOCK_UNROLL
     for (int n = 0; n < kPanels; ++n) {
-      FoldGroup<kRows>(form, b[n], rows.sums + g * kRows, high[n], low[n],
+      FoldGroup<kRows>(form, heads[n], in_run, rows.sums + g * kRows, high[n], low[n],
                        tiles + n * kRows * kColumns);
-      b[n] += form.group_bytes;
+      b[n] += form.code_bytes;
     }
+    if (++in_run == form.run) in_run = 0;
   }
 }
 

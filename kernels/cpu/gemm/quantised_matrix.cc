@@ -29,6 +29,7 @@ void StoreAt(std::byte* array, int64_t index, T value) {
 
 float LoadScale(ScaleType type, const std::byte* scales, int64_t index) {
   if (type == ScaleType::kF32) return LoadAt<float>(scales, index);
+  if (type == ScaleType::kTwoLevel) return LoadAt<int8_t>(scales, index);
   const auto bits = LoadAt<uint16_t>(scales, index);
   return type == ScaleType::kF16 ? HalfToFloat(bits) : ToFloat({bits});
 }
@@ -36,6 +37,9 @@ float LoadScale(ScaleType type, const std::byte* scales, int64_t index) {
 void StoreScale(ScaleType type, std::byte* scales, int64_t index, float value) {
   if (type == ScaleType::kF32) {
     StoreAt(scales, index, value);
+  } else if (type == ScaleType::kTwoLevel) {
+    PENSTOCK_CHECK(value >= -128 && value <= 127);
+    StoreAt(scales, index, static_cast<int8_t>(value));
   } else {
     StoreAt(scales, index, type == ScaleType::kF16 ? FloatToHalf(value) : ToBf16(value).bits);
   }
@@ -53,15 +57,37 @@ constexpr CodeTable kE2m1Table =
 constexpr CodeTable kIq4Table =
     TableFrom({-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113});
 
-std::byte* Offsets(const QuantisedFormat& format, std::byte* group) {
-  return group + format.scale_bytes() + format.zero_bytes();
-}
-
 // The place of input i's code in the 32-bit word of an output: 8 codes of 4 bits or 4 of 8.
 int CodeShift(const QuantisedFormat& format, int i) {
   if (format.e4m3()) return (i % 2 * 2 + i / 2) * 8;
   return i % 4 * 8 + i / 4 * 4;
 }
+
+// One group of one output in a panel.
+struct GroupPlace {
+  const QuantisedFormat& format;
+  std::byte* head;  // of its run
+  int64_t index;    // in the run
+  int64_t column;   // of the output in the panel
+
+  std::byte* scales() const { return head + format.scales_at() + index * format.scale_bytes(); }
+  std::byte* offsets() const { return head + format.offsets_at() + index * format.offset_bytes(); }
+  std::byte* codes() const { return head + format.head_bytes() + index * format.code_bytes(); }
+  ScaleType offset_type() const { return format.two_level() ? format.scale : ScaleType::kF32; }
+
+  float Factor(const std::byte* factors) const {
+    return format.two_level() ? LoadScale(ScaleType::kF16, factors, column) : 1.0f;
+  }
+  float Scale() const { return Factor(head) * LoadScale(format.scale, scales(), column); }
+  float Offset() const {
+    if (!format.offsets) return 0;
+    return Factor(head + kOffsetFactorsAt) * LoadScale(offset_type(), offsets(), column);
+  }
+  int Zero() const {
+    if (!format.zeros) return format.zero();
+    return std::to_integer<int>(head[format.zeros_at() + column]);
+  }
+};
 
 }  // namespace
 
@@ -90,6 +116,7 @@ QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const Quantise
   if (format.table() != nullptr) {
     PENSTOCK_CHECK(format.bits == 4 && !format.zeros && !format.offsets);
   }
+  PENSTOCK_CHECK(!format.two_level() || !format.zeros);
   PENSTOCK_CHECK(order_.empty() || static_cast<int64_t>(order_.size()) == padded());
   for (const int32_t input : order_) PENSTOCK_CHECK_LT(input, inputs);
   memory_ = Buffer(static_cast<size_t>(panels() * stride()));
@@ -106,8 +133,8 @@ QuantisedMatrix QuantisedMatrix::Over(Buffer memory) const {
   return matrix;
 }
 
-std::byte* QuantisedMatrix::Group(int64_t output, int64_t group) const {
-  return memory_.as<std::byte>() + output / kPanel * stride() + group * format_.group_bytes();
+std::byte* QuantisedMatrix::Run(int64_t output, int64_t run) const {
+  return memory_.as<std::byte>() + output / kPanel * stride() + run * format_.run_bytes();
 }
 
 void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
@@ -116,16 +143,19 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   PENSTOCK_CHECK_EQ(row.zeros.size(), format_.zeros ? row.scales.size() : 0);
   PENSTOCK_CHECK_EQ(row.offsets.size(), format_.offsets ? row.scales.size() : 0);
   PENSTOCK_CHECK_LE(static_cast<int64_t>(row.codes.size()), padded());
+  SetFactors(output, row);
   const int64_t column = output % kPanel, count = static_cast<int64_t>(row.codes.size());
   for (int64_t g = 0; g < groups(); ++g) {
-    std::byte* group = Group(output, g);
-    StoreScale(format_.scale, group, column, row.scales[g]);
+    const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
+    StoreScale(format_.scale, place.scales(), column, row.scales[g]);
     const int zero = format_.zeros ? row.zeros[g] : format_.zero();
-    if (format_.zeros) group[format_.scale_bytes() + column] = std::byte(zero);
-    if (format_.offsets) StoreAt(Offsets(format_, group), column, row.offsets[g]);
+    if (format_.zeros) place.head[format_.zeros_at() + column] = std::byte(zero);
+    if (format_.offsets) {
+      StoreScale(place.offset_type(), place.offsets(), column, row.offsets[g]);
+    }
     // The activations of missing codes are 0, so those of a table stand for anything.
     const int missing = format_.table() != nullptr ? 0 : zero;
-    std::byte* codes = group + format_.codes_at();
+    std::byte* codes = place.codes();
     const int per_word = 32 / format_.bits;
     for (int64_t w = 0; w < format_.group / per_word; ++w) {
       uint32_t word = 0;
@@ -139,6 +169,18 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   }
 }
 
+void QuantisedMatrix::SetFactors(int64_t output, const QuantisedRow& row) {
+  const int64_t count = format_.two_level() ? runs() : 0, column = output % kPanel;
+  PENSTOCK_CHECK_EQ(static_cast<int64_t>(row.scale_factors.size()), count);
+  PENSTOCK_CHECK_EQ(static_cast<int64_t>(row.offset_factors.size()), format_.offsets ? count : 0);
+  for (int64_t run = 0; run < count; ++run) {
+    std::byte* head = Run(output, run);
+    StoreScale(ScaleType::kF16, head, column, row.scale_factors[run]);
+    if (!format_.offsets) continue;
+    StoreScale(ScaleType::kF16, head + kOffsetFactorsAt, column, row.offset_factors[run]);
+  }
+}
+
 QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
   PENSTOCK_CHECK_LT(output, outputs_);
   const int64_t column = output % kPanel;
@@ -146,13 +188,11 @@ QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
   const uint32_t mask = (1u << format_.bits) - 1;
   QuantisedRowCopy row{.codes = std::vector<uint8_t>(static_cast<size_t>(padded()))};
   for (int64_t g = 0; g < groups(); ++g) {
-    std::byte* group = Group(output, g);
-    row.scales.push_back(LoadScale(format_.scale, group, column));
-    if (format_.zeros) {
-      row.zeros.push_back(std::to_integer<uint8_t>(group[format_.scale_bytes() + column]));
-    }
-    if (format_.offsets) row.offsets.push_back(LoadAt<float>(Offsets(format_, group), column));
-    const std::byte* codes = group + format_.codes_at();
+    const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
+    row.scales.push_back(place.Scale());
+    if (format_.zeros) row.zeros.push_back(static_cast<uint8_t>(place.Zero()));
+    if (format_.offsets) row.offsets.push_back(place.Offset());
+    const std::byte* codes = place.codes();
     for (int64_t i = 0; i < format_.group; ++i) {
       const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
       row.codes[g * format_.group + i] =
@@ -167,12 +207,10 @@ void QuantisedMatrix::GetRow(int64_t output, float* values) const {
   const int64_t column = output % kPanel;
   const uint32_t mask = (1u << format_.bits) - 1;
   for (int64_t g = 0; g < groups(); ++g) {
-    std::byte* group = Group(output, g);
-    const float scale = LoadScale(format_.scale, group, column);
-    const int zero = format_.zeros ? std::to_integer<int>(group[format_.scale_bytes() + column])
-                                   : format_.zero();
-    const float offset = format_.offsets ? LoadAt<float>(Offsets(format_, group), column) : 0.0f;
-    const std::byte* codes = group + format_.codes_at();
+    const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
+    const float scale = place.Scale(), offset = place.Offset();
+    const int zero = place.Zero();
+    const std::byte* codes = place.codes();
     const int per_word = 32 / format_.bits;
     for (int64_t i = 0; i < format_.group; ++i) {
       const int64_t at = g * format_.group + i;

@@ -1,27 +1,35 @@
 // Weights as GGUF files store them: rows of blocks (block_types.h).
 
 #include <algorithm>
+#include <span>
 
 #include "model/forward/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {
 
+// Appends values to those of a tensor. INVALID_ARGUMENT if one of them is not finite.
+absl::Status Append(std::span<const float> values, const std::string& name,
+                    const QuantisedTensor& tensor, std::vector<float>& target) {
+  target.insert(target.end(), values.begin(), values.end());
+  if (std::ranges::all_of(values, [](float value) { return value - value == 0; })) {
+    return absl::OkStatus();
+  }
+  return InvalidArgument("tensor {}: a scale of output {} is not finite", name,
+                         static_cast<int64_t>(tensor.codes.size() - 1) / tensor.inputs);
+}
+
 // Appends one block to the rows of a tensor.
 absl::Status AppendBlock(const UnpackedBlock& block, const BlockType& type, const std::string& name,
                          QuantisedTensor& tensor) {
-  const auto groups = static_cast<int>(type.elements / type.format.group);
+  const auto groups = static_cast<size_t>(type.elements / type.format.group);
+  const size_t factors = type.format.two_level() ? 1 : 0;
   tensor.codes.insert(tensor.codes.end(), block.codes, block.codes + type.elements);
-  tensor.scales.insert(tensor.scales.end(), block.scales, block.scales + groups);
-  const auto is_finite = [](float value) { return value - value == 0; };
-  bool finite = std::all_of(block.scales, block.scales + groups, is_finite);
-  if (type.format.offsets) {
-    tensor.offsets.insert(tensor.offsets.end(), block.offsets, block.offsets + groups);
-    finite = finite && std::all_of(block.offsets, block.offsets + groups, is_finite);
-  }
-  if (finite) return absl::OkStatus();
-  return InvalidArgument("tensor {}: a scale of output {} is not finite", name,
-                         static_cast<int64_t>(tensor.codes.size() - 1) / tensor.inputs);
+  RETURN_IF_ERROR(Append({block.scales, groups}, name, tensor, tensor.scales));
+  RETURN_IF_ERROR(Append({&block.scale_factor, factors}, name, tensor, tensor.scale_factors));
+  if (!type.format.offsets) return absl::OkStatus();
+  RETURN_IF_ERROR(Append({block.offsets, groups}, name, tensor, tensor.offsets));
+  return Append({&block.offset_factor, factors}, name, tensor, tensor.offset_factors);
 }
 
 }  // namespace

@@ -69,9 +69,10 @@ void UnpackQ51(const std::byte* block, UnpackedBlock& target) {
 }
 
 // The scales and offsets of Q4_K and Q5_K: f16 factors of both, then 12 bytes with 6 bits for the
-// scale and for the offset of each sub-block.
+// scale and for the offset of each sub-block. Offsets are subtracted.
 void UnpackScales(const std::byte* block, UnpackedBlock& target) {
-  const float scale = HalfOf(block), offset = HalfOf(block + 2);
+  target.scale_factor = HalfOf(block);
+  target.offset_factor = -HalfOf(block + 2);
   const std::byte* six = block + 4;
   for (int k = 0; k < kSubBlocks; ++k) {
     const int low = k % 4;
@@ -80,8 +81,8 @@ void UnpackScales(const std::byte* block, UnpackedBlock& target) {
       sc = (ByteOf(six, k + 4) & 15) | ByteOf(six, low) >> 6 << 4;
       m = ByteOf(six, k + 4) >> 4 | ByteOf(six, low + 4) >> 6 << 4;
     }
-    target.scales[k] = scale * static_cast<float>(sc);
-    target.offsets[k] = -(offset * static_cast<float>(m));
+    target.scales[k] = static_cast<float>(sc);
+    target.offsets[k] = static_cast<float>(m);
   }
 }
 
@@ -111,9 +112,8 @@ void UnpackQ5K(const std::byte* block, UnpackedBlock& target) {
 // the high halves 64 + l and 96 + l), and 32 bytes whose pairs of bits belong to the same four.
 void UnpackQ6K(const std::byte* block, UnpackedBlock& target) {
   const std::byte *scales = block + 192, *factor = block + 208;
-  for (int g = 0; g < 16; ++g) {
-    target.scales[g] = HalfOf(factor) * static_cast<float>(SignedByteOf(scales, g));
-  }
+  target.scale_factor = HalfOf(factor);
+  for (int g = 0; g < 16; ++g) target.scales[g] = static_cast<float>(SignedByteOf(scales, g));
   for (int i = 0; i < 256; ++i) {
     const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
     const int low = ByteOf(block, half * 64 + quarter % 2 * 32 + l) >> quarter / 2 * 4 & 15;
@@ -132,11 +132,11 @@ void UnpackIq4Nl(const std::byte* block, UnpackedBlock& target) {
 }
 
 void UnpackIq4Xs(const std::byte* block, UnpackedBlock& target) {
-  const float scale = HalfOf(block);
+  target.scale_factor = HalfOf(block);
   const int high = ByteOf(block, 2) | ByteOf(block, 3) << 8;
   for (int k = 0; k < kSubBlocks; ++k) {
     const int sc = (ByteOf(block + 4, k / 2) >> k % 2 * 4 & 15) | (high >> 2 * k & 3) << 4;
-    target.scales[k] = scale * static_cast<float>(sc - 32);
+    target.scales[k] = static_cast<float>(sc - 32);
     UnpackNibbles(block + 8 + 16 * k, target.codes + kSubBlock * k);
   }
 }
@@ -146,28 +146,21 @@ void UnpackMxfp4(const std::byte* block, UnpackedBlock& target) {
   UnpackNibbles(block + 1, target.codes);
 }
 
+constexpr auto kTwoLevel = ScaleType::kTwoLevel;
 constexpr BlockType kTypes[] = {
     {"Q8_0", 32, 34, {.bits = 8, .group = 32}, UnpackQ80},
     {"Q4_0", 32, 18, {.bits = 4, .group = 32}, UnpackQ40},
     {"Q4_1", 32, 20, {.bits = 4, .group = 32, .offsets = true}, UnpackQ41},
     {"Q5_0", 32, 22, {.bits = 8, .group = 32}, UnpackQ50},
     {"Q5_1", 32, 24, {.bits = 8, .group = 32, .offsets = true}, UnpackQ51},
-    {"Q4_K",
-     256,
-     144,
-     {.bits = 4, .group = 32, .scale = ScaleType::kF32, .offsets = true},
-     UnpackQ4K},
-    {"Q5_K",
-     256,
-     176,
-     {.bits = 8, .group = 32, .scale = ScaleType::kF32, .offsets = true},
-     UnpackQ5K},
-    {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = ScaleType::kF32}, UnpackQ6K},
+    {"Q4_K", 256, 144, {.bits = 4, .group = 32, .scale = kTwoLevel, .offsets = true}, UnpackQ4K},
+    {"Q5_K", 256, 176, {.bits = 8, .group = 32, .scale = kTwoLevel, .offsets = true}, UnpackQ5K},
+    {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = kTwoLevel}, UnpackQ6K},
     {"IQ4_NL", 32, 18, {.code = CodeType::kIq4, .bits = 4, .group = 32}, UnpackIq4Nl},
     {"IQ4_XS",
      256,
      136,
-     {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = ScaleType::kF32},
+     {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = kTwoLevel},
      UnpackIq4Xs},
     {"MXFP4", 32, 17, kMxfp4Format, UnpackMxfp4},
 };

@@ -16,6 +16,8 @@ struct UnpackedBlock {
   uint8_t codes[kElementsMax];  // [BlockType::elements]
   float scales[kGroupsMax];     // [elements / group]
   float offsets[kGroupsMax];    // set if the format has offsets
+  float scale_factor;           // set if the format is two_level(): a block is one run
+  float offset_factor;          // likewise, if it has offsets
 };
 
 // A kind of quantised block of ggml: consecutive inputs of one output, with their scales. Sources:

@@ -3,18 +3,37 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/check.h"
+
 namespace penstock {
 
 QuantisedRow QuantisedTensor::Row(int64_t row) const {
-  const auto first = static_cast<size_t>(row * groups()), count = static_cast<size_t>(groups());
-  const auto width = static_cast<size_t>(inputs);
-  QuantisedRow result{.codes = std::span(codes).subspan(static_cast<size_t>(row) * width, width),
-                      .scales = std::span(scales).subspan(first, count),
-                      .zeros = {},
-                      .offsets = {}};
-  if (!offsets.empty()) result.offsets = std::span(offsets).subspan(first, count);
-  if (!zeros.empty()) result.zeros = std::span(zeros).subspan(first, count);
-  return result;
+  // The part of `values`, [rows][width], that belongs to this row; empty if they are.
+  const auto of_row = [row](const auto& values, int64_t width) {
+    const auto first = static_cast<size_t>(row * width), count = static_cast<size_t>(width);
+    return values.empty() ? std::span(values) : std::span(values).subspan(first, count);
+  };
+  return {.codes = of_row(codes, inputs),
+          .scales = of_row(scales, groups()),
+          .zeros = of_row(zeros, groups()),
+          .offsets = of_row(offsets, groups()),
+          .scale_factors = of_row(scale_factors, runs()),
+          .offset_factors = of_row(offset_factors, runs())};
+}
+
+void QuantisedTensor::MultiplyFactors() {
+  PENSTOCK_CHECK(format.two_level());
+  const int64_t width = groups(), run = format.run(), run_count = runs();
+  const auto multiply = [&](std::vector<float>& values, std::vector<float>& factors) {
+    for (int64_t i = 0; i < std::ssize(values); ++i) {
+      values[static_cast<size_t>(i)] *=
+          factors[static_cast<size_t>(i / width * run_count + i % width / run)];
+    }
+    factors.clear();
+  };
+  multiply(scales, scale_factors);
+  multiply(offsets, offset_factors);
+  format.scale = ScaleType::kF32;
 }
 
 absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std::string& field) {

@@ -21,10 +21,15 @@ struct QuantisedTensor {
   std::vector<float> scales;   // [rows][groups]
   std::vector<uint8_t> zeros;  // [rows][groups], or empty if every one is format.zero()
   std::vector<float> offsets;  // [rows][groups], or empty if the format has none
+  // [rows][runs], as QuantisedRow has them; empty unless format.two_level().
+  std::vector<float> scale_factors, offset_factors;
   std::vector<int32_t> order;  // the input of each position (GPTQ's act order); empty: in order
 
   int64_t groups() const { return (inputs + format.group - 1) / format.group; }
+  int64_t runs() const { return (groups() + format.run() - 1) / format.run(); }
   QuantisedRow Row(int64_t row) const;
+  // Replaces two levels of scales and offsets by their products, of type kF32, which are equal.
+  void MultiplyFactors();
 };
 
 // The groups of inputs that a checkpoint's scales belong to, and the groups of the kernels that

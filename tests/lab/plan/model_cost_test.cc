@@ -191,8 +191,10 @@ double LoadedBytes(const WeightMatrix& matrix) {
   }
   double bytes = 0;
   for (const QuantisedMatrix& section : matrix.quantised()) {
-    bytes += static_cast<double>(section.outputs()) / 32 * static_cast<double>(section.inputs()) /
-             section.format().group * static_cast<double>(section.format().group_bytes());
+    const QuantisedFormat& format = section.format();
+    bytes += static_cast<double>(section.outputs()) / QuantisedMatrix::kPanel *
+             static_cast<double>(section.inputs()) / (format.group * format.run()) *
+             static_cast<double>(format.run_bytes());
   }
   return bytes;
 }

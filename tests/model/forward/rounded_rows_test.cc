@@ -105,6 +105,48 @@ TEST(RowRounderTest, RoundsToTheNearestOfATable) {
   }
 }
 
+// The values of a row that is rounded with offsets, in a matrix.
+std::vector<float> RoundedWithOffsets(const std::vector<float>& values, int bits) {
+  const QuantisedFormat format{
+      .bits = bits, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true};
+  RowRounder rounder(format);
+  EXPECT_TRUE(rounder.Round(values));
+  QuantisedMatrix matrix(1, std::ssize(values), format);
+  matrix.SetRow(0, rounder.row());
+  std::vector<float> rounded(values.size());
+  matrix.GetRow(0, rounded.data());
+  return rounded;
+}
+
+// As RoundsToTheNearestCode, and with the error of rounded scales and offsets.
+TEST(RowRounderTest, RoundsScalesAndOffsetsToMultiplesOfFactors) {
+  for (const auto& [bits, limit] : {std::pair(4, 0.08), std::pair(8, 0.02)}) {
+    std::vector<float> values = Normals(1000);  // the last run and its last group are short
+    double error = 0, norm = 0;
+    const auto rounded = RoundedWithOffsets(values, bits);
+    for (size_t i = 0; i < values.size(); ++i) {
+      error += std::pow(rounded[i] - values[i], 2);
+      norm += std::pow(values[i], 2);
+    }
+    EXPECT_LT(std::sqrt(error / norm), limit) << bits;
+    EXPECT_GT(std::sqrt(error / norm), limit / 10) << bits;
+  }
+  // With a factor of 1/8 for scales of 1 and 2 and of offsets -15 and 0 these are exact enough.
+  std::vector<float> steps(64);
+  for (size_t i = 0; i < 32; ++i) {
+    steps[i] = static_cast<float>(i % 16) - 15;
+    steps[32 + i] = static_cast<float>(i % 16) * 2;
+  }
+  const auto rounded = RoundedWithOffsets(steps, 4);
+  for (size_t i = 0; i < 64; ++i) EXPECT_NEAR(rounded[i], steps[i], 0.2) << i;
+  RowRounder rounder({.bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true});
+  EXPECT_FALSE(rounder.Round(std::vector<float>{1, std::numeric_limits<float>::infinity()}));
+  EXPECT_FALSE(rounder.Round(std::vector<float>{1, std::numeric_limits<float>::quiet_NaN()}));
+  EXPECT_FALSE(rounder.Round(std::vector<float>{-1e8f, 1}));
+  EXPECT_TRUE(rounder.Round(std::vector<float>(300, 0.0f)));
+  EXPECT_EQ(rounder.row().scale_factors.size(), 2u);
+}
+
 TEST(WeightPolicyTest, HasTheFormsThatItsNamesSay) {
   EXPECT_EQ(WeightPolicyOf("checkpoint"), WeightPolicy::kCheckpoint);
   EXPECT_EQ(WeightPolicyOf("int8"), WeightPolicy::kInt8);
