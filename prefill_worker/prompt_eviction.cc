@@ -28,15 +28,14 @@ void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
 }
 
 bool PromptEviction::Observes(int32_t end) const {
-  if (CompactsAt(end)) return LastQueries::Needed(eviction_);
+  if (CompactsAt(end)) return LastQueries::Needed(eviction_) > 0;
   return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
 }
 
 void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
                              const ObservedLayer& chunk) {
   if (chunk.end > prompt_tokens_) {
-    const View<const float, 2>& all = chunk.queries;
-    return queries_.Take(chunk.layer, all.row(all.dim(0) - 1), all.dim(1));
+    return queries_.Take(chunk.layer, chunk.queries, rule_.observed);
   }
   const KeyScoresArgs keys = Scores(attention, kv, chunk);
   if (rule_.sums) AddAttention(attention.exec, keys);

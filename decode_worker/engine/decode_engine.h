@@ -138,8 +138,7 @@ class DecodeEngine {
   bool Compact(DecodeSequence& sequence);
   void KeepBlocks(DecodeSequence& sequence, size_t kept, const std::vector<bool>& shared);
   std::vector<bool> SharedBlocks(const DecodeSequence& sequence);
-  std::function<void(int32_t, View<const float, 2>)> QueriesOf(
-      std::span<const uint64_t> batch, std::span<const size_t> first_outputs);
+  std::function<void(int32_t, View<const float, 2>)> QueriesOf(std::span<const uint64_t> batch);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);

@@ -100,8 +100,10 @@ const std::string& KvEvictionName(KvEvictionMethod method) {
   return KvEvictionNames()[static_cast<size_t>(method)];
 }
 
-bool EvictsWhileDecoding(KvEvictionMethod method) {
-  return method != KvEvictionMethod::kSnapKv && method != KvEvictionMethod::kH2o;
+bool EvictsWhileDecoding(KvEvictionMethod method) { return method != KvEvictionMethod::kH2o; }
+
+uint32_t SlackTokensMin(KvEvictionMethod method) {
+  return method == KvEvictionMethod::kSnapKv ? kObservedTokensMax : kSlackTokensMin;
 }
 
 std::optional<KvEviction> EvictionOf(std::string_view policy) {
@@ -111,7 +113,8 @@ std::optional<KvEviction> EvictionOf(std::string_view policy) {
   KvEviction eviction{.method = static_cast<KvEvictionMethod>(parsed->method),
                       .keep_tokens = parsed->tokens};
   if (plus == std::string_view::npos) return eviction;
-  const std::optional<uint32_t> slack = ParseTokens(policy.substr(plus + 1), kSlackTokensMin);
+  const std::optional<uint32_t> slack =
+      ParseTokens(policy.substr(plus + 1), SlackTokensMin(eviction.method));
   if (!slack || !EvictsWhileDecoding(eviction.method)) return std::nullopt;
   eviction.slack_tokens = *slack;
   return eviction;
@@ -211,8 +214,10 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (ParseMethod(text.substr(0, text.find('+')), KvEvictionNames())) {
     return InvalidArgument(
         "KV policy \"{}\" evicts while decoding; that needs METHOD:TOKENS+SLACK with METHOD {} and "
-        "SLACK {} to {}; without +SLACK the prompt alone is evicted",
-        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax);
+        "SLACK {} to {}, {} or more for snapkv; without +SLACK the prompt alone is evicted. The "
+        "sums of h2o cannot go with a sequence that moves",
+        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax,
+        kObservedTokensMax);
   }
   return InvalidArgument(
       "KV policy \"{}\" is unknown; allowed are {}, {}, {}, METHOD:TOKENS with METHOD {}, {} "

@@ -44,7 +44,7 @@ enum class KvEvictionMethod : uint8_t {
 struct KvEviction {
   KvEvictionMethod method = KvEvictionMethod::kSnapKv;
   uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
-  uint32_t slack_tokens = 0;  // kSlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
+  uint32_t slack_tokens = 0;  // SlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
 
   // True if the answer is evicted, too, while it is decoded.
   bool EvictsAnswer() const { return slack_tokens > 0; }
@@ -70,7 +70,8 @@ struct KvEviction {
 inline constexpr uint32_t kKeepTokensMin = 64;
 inline constexpr uint32_t kKeepTokensMax = 1u << 20;
 inline constexpr uint32_t kSlackTokensMin = 16;  // a compaction costs more than a step
-// The last tokens of a prompt that an eviction may have computed in one step.
+// The last tokens of a prompt, or before a compaction, that an eviction may have computed in one
+// step.
 inline constexpr uint32_t kObservedTokensMax = 32;
 
 // The names of all methods, in the order of KvEvictionMethod: "snapkv", "h2o", "tova",
@@ -78,8 +79,10 @@ inline constexpr uint32_t kObservedTokensMax = 32;
 const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
 // True if the method can evict while decoding: its scores need nothing but the KV that a sequence
-// holds, and the queries of its last token.
+// holds, and queries of tokens behind its last compaction. H2O's sums go back to the first token.
 bool EvictsWhileDecoding(KvEvictionMethod method);
+// The least slack: kSlackTokensMin, or the tokens that the method observes at once.
+uint32_t SlackTokensMin(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
 std::optional<KvEviction> EvictionOf(std::string_view policy);
 // A selection, "quest:TOKENS": all KV of the prompt is exact and is sent and held, but each token

@@ -21,7 +21,8 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kMethods = {"streaming", "tova", "keydiff", "keynorm", "random"};
+const std::vector<std::string> kMethods = {"streaming", "tova",   "keydiff",
+                                           "keynorm",   "random", "snapkv"};
 
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.push_back("--kv_eviction=all");
@@ -63,7 +64,9 @@ TEST(CompactionTest, EveryMethodGivesWhatItGivesInOneProcess) {
   for (const std::string& method : kMethods) {
     for (const int prompt : {300, 50}) {
       ++seed;
-      const std::string policy = fmt::format("{}:{}+{}", method, 64 + seed % 20, 16 + seed % 9);
+      const std::string policy =
+          fmt::format("{}:{}+{}", method, 64 + seed % 20,
+                      SlackTokensMin(EvictionOf(method + ":64")->method) + seed % 9);
       const TestRequest request = Prompt(prompt, local.vocab(), seed, 130);
       const TestAnswer answer = AskFor(cluster, request, policy);
       ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -92,7 +95,7 @@ TEST(CompactionTest, QuantisedPagesAreCompactedToo) {
   Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k3v2"}),
                    .decode_flags = With({"--kv_format=k3v2"})});
   const TestRequest request = Prompt(200, local.vocab(), 260, 120);
-  for (const char* policy : {"streaming:70+20", "tova:64+16"}) {
+  for (const char* policy : {"streaming:70+20", "tova:64+16", "snapkv:66+33"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
@@ -110,7 +113,8 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
        .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
        .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram", "--random_drafts"})});
   const std::vector<std::string> policies = {
-      "streaming:64+16", "", "tova:80+32", "keydiff:64+40", "streaming:4096+100", "tova:64"};
+      "streaming:64+16",    "",        "tova:80+32",   "keydiff:64+40",
+      "streaming:4096+100", "tova:64", "snapkv:64+32", "snapkv:80+40"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
@@ -187,22 +191,24 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
                          testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
-                                                          "keydiff:72+200"),
+                                                          "keydiff:72+200", "snapkv:64+32",
+                                                          "snapkv:70+200"),
                                           testing::Values(SIGKILL, SIGTERM)),
                          [](const auto& test) {
                            const std::string policy = std::get<0>(test.param);
-                           return policy.substr(0, policy.find(':')) +
+                           const bool much = policy.ends_with("+200");
+                           return policy.substr(0, policy.find(':')) + (much ? "Much" : "") +
                                   (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
                          });
 
 TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
   Cluster cluster({.prefill_flags = With({}), .decode_flags = With({})});
   const TestRequest request = MakeRequest(100, 256, 53, 4);
-  for (const char* policy : {"snapkv:64+32", "h2o:64+32", "tova:64+15"}) {
+  for (const char* policy : {"snapkv:64+31", "h2o:64+32", "tova:64+15"}) {
     const TestAnswer refused = AskFor(cluster, request, policy);
     EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
     EXPECT_THAT(refused.status.error_message(),
-                HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to"));
+                HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16"));
   }
   v1::GenerateRequest searched = ToProto(request, "tova:64+32");
   searched.mutable_sampling()->mutable_beam_search()->set_width(2);

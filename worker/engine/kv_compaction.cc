@@ -44,19 +44,28 @@ EvictionRule RuleOf(const KvEviction& eviction) {
   return {};
 }
 
-bool LastQueries::Needed(const KvEviction& eviction) {
-  return RuleOf(eviction).scoring == KeyScoring::kLayerAttention;
+int32_t LastQueries::Needed(const KvEviction& eviction) {
+  const EvictionRule rule = RuleOf(eviction);
+  const bool observes =
+      rule.scoring == KeyScoring::kAttention || rule.scoring == KeyScoring::kLayerAttention;
+  return observes ? rule.observed : 0;
 }
 
-void LastQueries::Take(int32_t layer, const float* queries, int64_t size) {
+void LastQueries::Take(int32_t layer, View<const float, 2> rows, int32_t most) {
   if (layers_.size() <= static_cast<size_t>(layer)) layers_.resize(static_cast<size_t>(layer) + 1);
-  layers_[static_cast<size_t>(layer)].assign(queries, queries + size);
+  Layer& taken = layers_[static_cast<size_t>(layer)];
+  taken.size = rows.dim(1);
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    taken.rows.insert(taken.rows.end(), rows.row(i), rows.row(i) + taken.size);
+  }
+  const std::ptrdiff_t surplus = std::ssize(taken.rows) - most * taken.size;
+  if (surplus > 0) taken.rows.erase(taken.rows.begin(), taken.rows.begin() + surplus);
 }
 
 View<const float, 2> LastQueries::of(int32_t layer) const {
   if (layers_.empty()) return {};
-  const std::vector<float>& row = layers_.at(static_cast<size_t>(layer));
-  return {row.data(), {1, static_cast<int64_t>(row.size())}};
+  const Layer& taken = layers_.at(static_cast<size_t>(layer));
+  return {taken.rows.data(), {std::ssize(taken.rows) / taken.size, taken.size}};
 }
 
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
@@ -64,10 +73,11 @@ void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
   const EvictionRule rule = RuleOf(compaction.eviction);
   PENSTOCK_CHECK(EvictsWhileDecoding(compaction.eviction.method));
   // Evicted sequences have nothing in the layer for MTP, which has no queries either.
-  const bool observes = LastQueries::Needed(compaction.eviction);
-  const int32_t layers = observes ? compaction.queries.layers() : kv.layout.layers;
+  const int32_t observed = LastQueries::Needed(compaction.eviction);
+  const int32_t layers = observed > 0 ? compaction.queries.layers() : kv.layout.layers;
   PENSTOCK_CHECK_GT(layers, 0);
   for (int32_t layer = 0; layer < layers; ++layer) {
+    if (observed > 0) PENSTOCK_CHECK_EQ(compaction.queries.of(layer).dim(0), observed);
     const KeyScoresArgs keys{.scoring = rule.scoring,
                              .kv = kv,
                              .layer = layer,

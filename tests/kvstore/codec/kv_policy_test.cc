@@ -111,11 +111,13 @@ TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
     EXPECT_THAT(KvMethodsOf(policy), ElementsAre(method));
     EXPECT_FALSE(KeepsPromptExact(policy));
   }
-  for (const char* wrong : {"snapkv:64+16", "h2o:64+16", "tova:64+15", "tova:64+", "tova:64+016",
+  EXPECT_EQ(EvictionOf("snapkv:64+32")->slack_tokens, 32u) << "it observes 32 tokens";
+  for (const char* wrong : {"snapkv:64+31", "h2o:64+64", "tova:64+15", "tova:64+", "tova:64+016",
                             "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
     EXPECT_THAT(
         Message(ParseKvPolicy(wrong).status()),
-        HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to 1048576"))
+        HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16 to "
+                  "1048576, 32 or more for snapkv"))
         << wrong;
     EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
   }
