@@ -1,5 +1,6 @@
 #include "prefill_worker/prompt_eviction.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -56,7 +57,8 @@ void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& 
 KeyScoresArgs PromptEviction::Scores(const EvictionAttention& attention, const PagedKv& kv,
                                      const ObservedLayer& chunk) {
   const int64_t rows = chunk.queries.dim(0);
-  const int64_t observed = rule_.sums ? rows : rule_.observed;
+  // A prompt may be shorter than what is observed; then all of it is kept.
+  const int64_t observed = rule_.sums ? rows : std::min(rule_.observed, prompt_tokens_);
   PENSTOCK_CHECK_GE(rows, observed);
   KeyScoresArgs keys{
       .scoring = rule_.scoring,

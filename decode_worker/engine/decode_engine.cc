@@ -262,6 +262,8 @@ bool DecodeEngine::Step() {
 // blocks first.
 std::vector<uint64_t> DecodeEngine::NextBatch() {
   std::vector<uint64_t> batch = running_.NextBatch(pool_.view());
+  again_left_ = kAgainTokensMax;
+  std::erase_if(batch, [this](uint64_t id) { return !TakeAgain(running_.at(id), 1); });
   const size_t chosen = batch.size();
   std::erase_if(batch, [this](uint64_t id) { return !Grow(running_.at(id)); });
   if (batch.size() < chosen) {

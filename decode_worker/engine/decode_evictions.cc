@@ -15,7 +15,22 @@ namespace penstock {
 bool DecodeEngine::FitLimit(DecodeSequence& sequence, int32_t more) {
   if (!sequence.compacts()) return true;
   if (sequence.full() && !Compact(sequence)) return false;
-  return sequence.tokens_held + more <= static_cast<int32_t>(sequence.session->eviction->limit());
+  if (sequence.tokens_held + more > static_cast<int32_t>(sequence.session->eviction->limit())) {
+    return false;
+  }
+  return more == 1 || TakeAgain(sequence, more);
+}
+
+// Takes room in the step for the tokens that are computed again if `more` further tokens fill the
+// sequence. False: there is none, and the sequence, or its guess, waits for a later step.
+bool DecodeEngine::TakeAgain(const DecodeSequence& sequence, int32_t more) {
+  if (!sequence.compacts()) return true;
+  const auto limit = static_cast<int32_t>(sequence.session->eviction->limit());
+  if (sequence.tokens_held + more != limit) return true;
+  const int32_t again = std::max(0, sequence.queries_needed() - more);
+  if (again > again_left_) return false;
+  again_left_ -= again;
+  return true;
 }
 
 // Compacts the sequence in place; blocks that other choices refer to are replaced by new ones.

@@ -73,6 +73,8 @@ inline constexpr uint32_t kSlackTokensMin = 16;  // a compaction costs more than
 // The last tokens of a prompt, or before a compaction, that an eviction may have computed in one
 // step.
 inline constexpr uint32_t kObservedTokensMax = 32;
+// The tokens that one step of a decode worker computes again, because evictions observe them.
+inline constexpr uint32_t kAgainTokensMax = 4 * kObservedTokensMax;
 
 // The names of all methods, in the order of KvEvictionMethod: "snapkv", "h2o", "tova",
 // "keydiff", "keynorm", "streaming", "random".

@@ -139,6 +139,21 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
 }
 
+// Choices are compacted behind the same token, and a step has no room for the windows of all.
+TEST(CompactionTest, ManyWindowsInOneStepWaitForEachOther) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({}),
+                   .decode_flags = With({"--chunk_tokens=32", "--prefill_chunk=16",
+                                         "--max_batch=16", "--speculation=ngram"})});
+  TestRequest request = Prompt(100, local.vocab(), 284, 150);
+  request.choices = 12;
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:64+36");
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  for (uint32_t choice = 0; choice < 12; ++choice) {
+    EXPECT_EQ(answer.tokens[choice], Expected(local, request, "snapkv:64+36", choice)) << choice;
+  }
+}
+
 // An answer of ten times its budget in a pool of its limit, beside one that does not fit there
 // without a policy.
 TEST(CompactionTest, ALongAnswerNeedsAPoolOfItsLimit) {
@@ -167,7 +182,7 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode = 3,
                    .prefill_flags = With({"--random_chunks"}),
                    .decode_flags = With({})});
-  for (const int prompt : {250, 40}) {
+  for (const int prompt : {250, 9}) {  // 9 are less than snapkv observes
     TestRequest request = Prompt(prompt, local.vocab(), 290, 580);
     request.choices = 2;
     Disturbance disturbance(cluster, signal, 150);
