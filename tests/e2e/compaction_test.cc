@@ -41,7 +41,10 @@ uint32_t Dropped(const TestRequest& request, const std::string& policy, size_t a
 std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
                                const std::string& policy, uint32_t choice = 0) {
   const auto prompt = static_cast<uint32_t>(request.prompt.size());
-  if (EvictedTokens(policy, prompt, prompt + static_cast<uint32_t>(request.tokens_max)) == 0) {
+  const bool has_spans = policy.find('@') != std::string::npos;  // they change the order of slots
+  const auto end = prompt + static_cast<uint32_t>(request.tokens_max);
+  const bool orders = has_spans && EvictionOf(policy)->EvictsAnswer();
+  if (!orders && EvictedTokens(policy, prompt, end) == 0) {
     return local.Generate(request.prompt, request.sampling, request.tokens_max, choice);
   }
   return local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max, policy,
@@ -113,14 +116,18 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
        .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
        .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram", "--random_drafts"})});
   const std::vector<std::string> policies = {
-      "streaming:64+16",    "",        "tova:80+32",   "keydiff:64+40",
-      "streaming:4096+100", "tova:64", "snapkv:64+32", "snapkv:80+40"};
+      "streaming:64+16",  "",        "tova:80+32",   "keydiff:64+40",     "streaming:4096+100",
+      "snapkv:80+40",     "tova:64", "snapkv:64+32", "snapkv:80+40@7-30", "keydiff:64+16@0-9,12-20",
+      "streaming:64@3-30"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     TestRequest request = prompts[static_cast<size_t>(i) % prompts.size()];
     request.tokens_max += 60;
     request.choices = i % 3 == 0 ? 2 : 1;
+    const bool has_spans =
+        policies[static_cast<size_t>(i) % policies.size()].find('@') != std::string::npos;
+    if (has_spans && request.prompt.size() < 30) request.prompt.resize(30, 7);
     requests.push_back(request);
   }
   const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
@@ -182,7 +189,8 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode = 3,
                    .prefill_flags = With({"--random_chunks"}),
                    .decode_flags = With({})});
-  for (const int prompt : {250, 9}) {  // 9 are less than snapkv observes
+  const bool has_spans = std::string(policy).find('@') != std::string::npos;
+  for (const int prompt : {250, has_spans ? 40 : 9}) {  // 9 are less than snapkv observes
     TestRequest request = Prompt(prompt, local.vocab(), 290, 580);
     request.choices = 2;
     Disturbance disturbance(cluster, signal, 150);
@@ -204,17 +212,18 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
-                         testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
-                                                          "keydiff:72+200", "snapkv:64+32",
-                                                          "snapkv:70+200"),
-                                          testing::Values(SIGKILL, SIGTERM)),
-                         [](const auto& test) {
-                           const std::string policy = std::get<0>(test.param);
-                           const bool much = policy.ends_with("+200");
-                           return policy.substr(0, policy.find(':')) + (much ? "Much" : "") +
-                                  (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Signals, CompactedFailoverTest,
+    testing::Combine(testing::Values("streaming:64+40", "tova:64+64", "keydiff:72+200",
+                                     "snapkv:64+32", "snapkv:70+200", "streaming:64+40@9-17,30-40",
+                                     "snapkv:64+200@2-20"),
+                     testing::Values(SIGKILL, SIGTERM)),
+    [](const auto& test) {
+      const std::string policy = std::get<0>(test.param);
+      const auto has = [&](const char* text) { return policy.find(text) != std::string::npos; };
+      return policy.substr(0, policy.find(':')) + (has("+200") ? "Much" : "") +
+             (has("@") ? "Spans" : "") + (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
+    });
 
 TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
   Cluster cluster({.prefill_flags = With({}), .decode_flags = With({})});

@@ -11,15 +11,10 @@ namespace {
 // 0.15 with 7 and 0.98 with 9.
 constexpr int32_t kSnapKvWindow = 32;
 constexpr int64_t kSnapKvPool = 9;
-// The first tokens take much of every token's attention, whatever they say (StreamingLLM).
-constexpr int64_t kSinkTokens = 4;
-
 static_assert(kSnapKvWindow <= kKeepTokensMin && kSinkTokens <= kKeepTokensMin);
 static_assert(kSnapKvWindow == kObservedTokensMax);
 
-}  // namespace
-
-EvictionRule RuleOf(const KvEviction& eviction) {
+EvictionRule RuleWithoutSpans(const KvEviction& eviction) {
   const int64_t keep = eviction.keep_tokens;
   switch (eviction.method) {
     case KvEvictionMethod::kSnapKv:
@@ -44,8 +39,21 @@ EvictionRule RuleOf(const KvEviction& eviction) {
   return {};
 }
 
+}  // namespace
+
+EvictionRule RuleOf(const KvEviction& eviction) {
+  EvictionRule rule = RuleWithoutSpans(eviction);
+  for (const TokenSpan& span : eviction.spans) {
+    rule.keep.spans.push_back({.begin = span.begin, .end = span.end});
+  }
+  if (eviction.method == KvEvictionMethod::kStreaming) {
+    rule.keep.last = rule.keep.keep - LeadingSlots(rule.keep);
+  }
+  return rule;
+}
+
 int32_t LastQueries::Needed(const KvEviction& eviction) {
-  const EvictionRule rule = RuleOf(eviction);
+  const EvictionRule rule = RuleWithoutSpans(eviction);
   const bool observes =
       rule.scoring == KeyScoring::kAttention || rule.scoring == KeyScoring::kLayerAttention;
   return observes ? rule.observed : 0;
@@ -71,6 +79,7 @@ View<const float, 2> LastQueries::of(int32_t layer) const {
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                const Compaction& compaction) {
   const EvictionRule rule = RuleOf(compaction.eviction);
+  const KeepRule keep = LaterRule(rule.keep);
   PENSTOCK_CHECK(EvictsWhileDecoding(compaction.eviction.method));
   // Evicted sequences have nothing in the layer for MTP, which has no queries either.
   const int32_t observed = LastQueries::Needed(compaction.eviction);
@@ -89,7 +98,7 @@ void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                              .scale = attention.scale,
                              .cap = attention.cap,
                              .scores = {}};
-    EvictLayer(attention.exec, {.keys = keys, .rule = rule.keep, .to = compaction.to});
+    EvictLayer(attention.exec, {.keys = keys, .rule = keep, .to = compaction.to});
   }
 }
 
