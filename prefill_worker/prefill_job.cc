@@ -29,7 +29,8 @@ int64_t PrefillJob::CachedBlocksMax(const KvLayout& layout) const {
   }
   const EvictionRule rule = RuleOf(*eviction);
   if (rule.sums) return 0;
-  return (static_cast<int64_t>(prompt_tokens) - rule.observed) / layout.block_tokens;
+  const int64_t before = static_cast<int64_t>(prompt_tokens) - rule.observed;
+  return std::max<int64_t>(before, 0) / layout.block_tokens;
 }
 
 }  // namespace penstock

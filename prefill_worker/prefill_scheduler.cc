@@ -1,7 +1,6 @@
 #include "prefill_worker/prefill_scheduler.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace penstock {
 namespace {
@@ -12,11 +11,13 @@ namespace {
 constexpr Duration kPatience = std::chrono::seconds(30);
 constexpr int kLengthFactor = 2;
 
-// The tokens behind the first `done` ones up to the next cut behind PrefillScheduler::Prompt::cut.
-int32_t TokensToCut(const PrefillScheduler::Prompt& prompt, int32_t done) {
-  if (prompt.cut_tokens == 0) return std::numeric_limits<int32_t>::max();
-  if (done < prompt.next_cut) return prompt.next_cut - done;
-  return prompt.cut_tokens - (done - prompt.next_cut) % prompt.cut_tokens;
+// The tokens behind the first `done` ones up to the next cut; nullopt: none is left.
+std::optional<int32_t> TokensToCut(const PrefillScheduler::Prompt& prompt, int32_t done) {
+  if (done < prompt.cut) return prompt.cut - done;
+  if (prompt.cut_tokens == 0) return std::nullopt;
+  const int32_t passed = done - prompt.next_cut;
+  const int32_t left = passed < 0 ? -passed : prompt.cut_tokens - passed % prompt.cut_tokens;
+  return done + left <= prompt.tokens ? std::optional(left) : std::nullopt;
 }
 
 // At most `tokens` tokens behind the first `done` ones, so that no undivided range is divided. No
@@ -48,10 +49,10 @@ int32_t PrefillScheduler::ChunkTokens(const Waiting& waiting, int32_t tokens_max
   const Prompt& prompt = waiting.prompt;
   const int32_t most = std::min(tokens_max, prompt.tokens - waiting.done);
   const int32_t tokens = TokensUndivided(prompt, waiting.done, most);
-  const int32_t left = prompt.cut - waiting.done;
-  if (left <= 0) return std::min(tokens, TokensToCut(prompt, waiting.done));
-  if (tokens >= left) return left;
-  return std::min(tokens, std::max(0, left - prompt.whole));
+  const std::optional<int32_t> left = TokensToCut(prompt, waiting.done);
+  if (!left) return tokens;
+  if (tokens >= *left) return *left;
+  return std::min(tokens, std::max(0, *left - prompt.whole));
 }
 
 std::vector<PrefillChunk> PrefillScheduler::Next(int32_t tokens_max, const Begin& begin,

@@ -28,13 +28,12 @@ class PrefillScheduler {
     TimePoint arrival;
     TimePoint deadline = TimePoint::max();
     bool scored = false;  // every token has logits
-    // A chunk ends behind the first `cut` tokens, and the `whole` tokens before are in one chunk;
-    // 0: chunks end anywhere.
+    // A chunk ends behind the first `cut` tokens; 0: chunks end anywhere.
     int32_t cut = 0;
-    int32_t whole = 0;
     // Further chunks end behind `next_cut` tokens, and behind every `cut_tokens` more; 0: anywhere.
     int32_t next_cut = 0;
     int32_t cut_tokens = 0;
+    int32_t whole = 0;  // tokens before each of these ends that are in one chunk
     // Ranges of tokens, ascending, each of which is in one chunk.
     struct Range {
       int32_t begin = 0;

@@ -1,5 +1,6 @@
 #include "prefill_worker/prompt_eviction.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/check.h"
@@ -28,15 +29,14 @@ void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
 }
 
 bool PromptEviction::Observes(int32_t end) const {
-  if (CompactsAt(end)) return LastQueries::Needed(eviction_);
+  if (CompactsAt(end)) return LastQueries::Needed(eviction_) > 0;
   return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
 }
 
 void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
                              const ObservedLayer& chunk) {
   if (chunk.end > prompt_tokens_) {
-    const View<const float, 2>& all = chunk.queries;
-    return queries_.Take(chunk.layer, all.row(all.dim(0) - 1), all.dim(1));
+    return queries_.Take(chunk.layer, chunk.queries, rule_.observed);
   }
   const KeyScoresArgs keys = Scores(attention, kv, chunk);
   if (rule_.sums) AddAttention(attention.exec, keys);
@@ -57,7 +57,8 @@ void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& 
 KeyScoresArgs PromptEviction::Scores(const EvictionAttention& attention, const PagedKv& kv,
                                      const ObservedLayer& chunk) {
   const int64_t rows = chunk.queries.dim(0);
-  const int64_t observed = rule_.sums ? rows : rule_.observed;
+  // A prompt may be shorter than what is observed; then all of it is kept.
+  const int64_t observed = rule_.sums ? rows : std::min(rule_.observed, prompt_tokens_);
   PENSTOCK_CHECK_GE(rows, observed);
   KeyScoresArgs keys{
       .scoring = rule_.scoring,

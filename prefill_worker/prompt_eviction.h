@@ -36,7 +36,7 @@ class PromptEviction {
   int32_t EvictedAt(int32_t tokens) const;
   // True if the sequence is compacted behind its token `end`.
   bool CompactsAt(int32_t end) const;
-  // The last tokens of the prompt that must be computed in one step.
+  // The last tokens of the prompt, and before a compaction, that must be computed in one step.
   int32_t observed() const { return rule_.observed; }
 
   // `blocks` hold what stays of the prompt, and what follows it.
@@ -61,7 +61,7 @@ class PromptEviction {
   std::vector<BlockRef> blocks_;
   std::vector<uint32_t> table_;
   std::vector<float> sums_;  // [layers][kv_heads][prompt tokens], of EvictionRule::sums
-  LastQueries queries_;      // of the token that the next compaction is behind
+  LastQueries queries_;      // of the tokens that the next compaction is behind
 };
 
 }  // namespace penstock

@@ -128,8 +128,8 @@ const Rooms kRooms = {
       "kvstore/names", "model/forward", "model/sampler", "proto", "worker/engine", "worker/grammar",
       "worker/handoff", "worker/runtime"}},
     {"worker/main",
-     {"base", "base/config", "base/log", "base/rpc", "base/tls", "decode_worker", "prefill_worker",
-      "proto", "worker/runtime"}},
+     {"base", "base/config", "base/log", "base/rpc", "base/tls", "decode_worker", "kvstore/names",
+      "prefill_worker", "proto", "worker/runtime"}},
     // Public ports.
     {"http", {"base", "base/metrics", "base/net"}},
     {"http/http1", {"http"}},

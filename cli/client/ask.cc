@@ -46,6 +46,11 @@ int Asked::exit_code() const {
   return signal != 0 ? 128 + signal : static_cast<int>(ExitCodeForCall(status));
 }
 
+void SetKv(const KvPolicyOptions& options, v1::GenerateRequest& request) {
+  request.set_kv_policy(options.policy);
+  request.set_keep_marker(options.keep_marker);
+}
+
 void SetSampling(const SamplingOptions& options, v1::GenerateRequest& request) {
   v1::SamplingParams& sampling = *request.mutable_sampling();
   if (options.temperature) sampling.set_temperature(*options.temperature);
@@ -56,7 +61,7 @@ void SetSampling(const SamplingOptions& options, v1::GenerateRequest& request) {
   v1::StopConditions& stop = *request.mutable_stop();
   if (options.max_tokens) stop.set_max_tokens(*options.max_tokens);
   for (const std::string& text : options.stop) stop.add_stop(text);
-  request.set_kv_policy(options.kv_policy);
+  SetKv(options.kv, request);
 }
 
 Asked Ask(InferenceClient& client, Interrupts& interrupts, v1::GenerateRequest request,

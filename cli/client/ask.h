@@ -24,6 +24,7 @@ struct Asked {
 };
 
 // Copies what was set.
+void SetKv(const KvPolicyOptions& options, v1::GenerateRequest& request);
 void SetSampling(const SamplingOptions& options, v1::GenerateRequest& request);
 
 // Sends the request and writes the answer to standard output as it comes. With several choices in

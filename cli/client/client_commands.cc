@@ -27,16 +27,26 @@ void AddMaxTokens(CLI::App& app, SamplingOptions& sampling) {
       ->type_name("N");
 }
 
+void AddKvPolicy(CLI::App& app, KvPolicyOptions& kv) {
+  app.add_option("--kv-policy", kv.policy,
+                 "exact, near-lossless, the name of a lossy codec, an eviction such as snapkv:256, "
+                 "or a selection such as quest:1024")
+      ->type_name("POLICY");
+}
+
+void AddKeepMarker(CLI::App& app, KvPolicyOptions& kv) {
+  app.add_option("--keep-marker", kv.keep_marker,
+                 "text between two of these is always kept by an eviction; they are removed")
+      ->type_name("TEXT");
+}
+
 void AddSampling(CLI::App& app, SamplingOptions& sampling) {
   AddMaxTokens(app, sampling);
   app.add_option("--temperature", sampling.temperature, "0 (greedy) to 2 [1]")->type_name("X");
   app.add_option("--top-p", sampling.top_p, "nucleus sampling, above 0 to 1 [1]")->type_name("X");
   app.add_option("--top-k", sampling.top_k, "sample from the K likeliest tokens; 0 is off [0]")
       ->type_name("K");
-  app.add_option("--kv-policy", sampling.kv_policy,
-                 "exact, near-lossless, the name of a lossy codec, an eviction such as snapkv:256, "
-                 "or a selection such as quest:1024")
-      ->type_name("POLICY");
+  AddKvPolicy(app, sampling.kv);
   app.add_option("--min-p", sampling.min_p, "minimum probability, 0 to below 1 [0]")
       ->type_name("X");
   app.add_option("--seed", sampling.seed, "seed; the same seed gives the same answer")
@@ -53,6 +63,7 @@ void AddGenerate(CommandLine& line) {
       ->type_name("");
   AddEndpoint(command, generate);
   AddSampling(command, generate.sampling);
+  AddKeepMarker(command, generate.sampling.kv);
   command.add_option("-n", generate.choices, "number of answers, 1 to 16 [1]")->type_name("N");
   command.add_flag("--stats", generate.stats, "print latencies and the KV that was transferred");
   command.add_flag("--json", generate.json, "print one JSON object a line");
@@ -94,6 +105,8 @@ void AddExplain(CommandLine& line) {
   command.add_option("PROMPT", explain.prompt, "text to place")->required()->type_name("");
   command.add_option("--max-tokens", explain.max_tokens, "maximum tokens of the answer [1]")
       ->type_name("N");
+  AddKvPolicy(command, explain.kv);
+  AddKeepMarker(command, explain.kv);
   command.add_flag("--json", explain.json, "print the explanation as JSON");
   AddEndpoint(command, explain);
 }

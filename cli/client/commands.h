@@ -12,6 +12,11 @@ namespace penstock {
 class CommandLine;
 
 // Absent: the server's default.
+struct KvPolicyOptions {
+  std::string policy = {};
+  std::string keep_marker = {};
+};
+
 struct SamplingOptions {
   std::optional<uint32_t> max_tokens = {};
   std::optional<float> temperature = {};
@@ -20,7 +25,7 @@ struct SamplingOptions {
   std::optional<float> min_p = {};
   std::optional<int64_t> seed = {};
   std::vector<std::string> stop = {};
-  std::string kv_policy = {};  // empty: the server's default
+  KvPolicyOptions kv = {};
 };
 
 // How a command calls a router.
@@ -62,6 +67,7 @@ struct ExplainOptions {
   std::string model;
   std::string prompt;
   uint32_t max_tokens = 1;
+  KvPolicyOptions kv = {};
   bool json = false;
 };
 

@@ -1,5 +1,6 @@
 #include <signal.h>
 
+#include "cli/client/ask.h"
 #include "cli/client/client.h"
 #include "cli/client/commands.h"
 #include "cli/client/explanation.h"
@@ -22,6 +23,10 @@ void PrintTable(const v1::Final& final) {
       "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n{}\n",
       MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()),
       ReasonOf(explanation));
+  if (usage.evicted_tokens() > 0) {
+    fmt::print("{} prompt tokens kept, {} evicted.\n",
+               usage.prompt_tokens() - usage.evicted_tokens(), usage.evicted_tokens());
+  }
   fmt::print("Answer of {} tokens; {} of {} guesses of speculation were right.\n\n",
              usage.completion_tokens(), usage.accepted_draft_tokens(),
              usage.accepted_draft_tokens() + usage.rejected_draft_tokens());
@@ -57,6 +62,7 @@ int Run(const ExplainOptions& options) {
   request.set_model(options.model);
   request.set_text(options.prompt);
   request.mutable_stop()->set_max_tokens(options.max_tokens);
+  SetKv(options.kv, request);
   request.mutable_output()->set_explain(true);
   InferenceClient client(options.router);
   v1::Final final;

@@ -262,6 +262,8 @@ bool DecodeEngine::Step() {
 // blocks first.
 std::vector<uint64_t> DecodeEngine::NextBatch() {
   std::vector<uint64_t> batch = running_.NextBatch(pool_.view());
+  again_left_ = kAgainTokensMax;
+  std::erase_if(batch, [this](uint64_t id) { return !TakeAgain(running_.at(id), 1); });
   const size_t chosen = batch.size();
   std::erase_if(batch, [this](uint64_t id) { return !Grow(running_.at(id)); });
   if (batch.size() < chosen) {
@@ -291,7 +293,7 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
                                             .logits = {},
                                             .on_layers_done = {},
                                             .layers_per_group = 0,
-                                            .on_queries = QueriesOf(batch, first_outputs),
+                                            .on_queries = QueriesOf(batch),
                                             .guesses = rows - batch.size()});
   ++steps_;
   RETURN_IF_ERROR(status);
@@ -338,12 +340,17 @@ void DecodeEngine::AdvancePrefill(const StepOutput& output) {
 }
 
 // Adds the sequence's next token and its guesses, each as a part of its own: rows of one token are
-// computed as in a step without guesses, by the same kernels.
+// computed as in a step without guesses, by the same kernels. Where a compaction needs queries, the
+// tokens before are computed again with the first one.
 void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps) {
+  sequence.SetFirstPart();
   for (size_t row = 0; row <= sequence.guesses.size(); ++row) {
-    const uint32_t& token = row == 0 ? sequence.last_token : sequence.guesses[row - 1];
-    steps.push_back({.tokens = std::span(&token, 1),
-                     .position = sequence.position() + static_cast<int32_t>(row),
+    const std::span<const uint32_t> tokens =
+        row == 0 ? std::span<const uint32_t>(sequence.first_part)
+                 : std::span<const uint32_t>(sequence.guesses).subspan(row - 1, 1);
+    const size_t end = static_cast<size_t>(sequence.position()) + row + 1;
+    steps.push_back({.tokens = tokens,
+                     .position = static_cast<int32_t>(end - tokens.size()),
                      .blocks = sequence.table,
                      .evicted = sequence.evicted,
                      .selection = sequence.Selection()});

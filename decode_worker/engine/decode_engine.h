@@ -135,11 +135,11 @@ class DecodeEngine {
 
   // decode_evictions.cc: sequences that are evicted while decoding.
   bool FitLimit(DecodeSequence& sequence, int32_t more);
+  bool TakeAgain(const DecodeSequence& sequence, int32_t more);
   bool Compact(DecodeSequence& sequence);
   void KeepBlocks(DecodeSequence& sequence, size_t kept, const std::vector<bool>& shared);
   std::vector<bool> SharedBlocks(const DecodeSequence& sequence);
-  std::function<void(int32_t, View<const float, 2>)> QueriesOf(
-      std::span<const uint64_t> batch, std::span<const size_t> first_outputs);
+  std::function<void(int32_t, View<const float, 2>)> QueriesOf(std::span<const uint64_t> batch);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);
@@ -176,7 +176,8 @@ class DecodeEngine {
   Preemption preemption_;
   ChoiceFreezes freezes_;
   LocalPrefills prefills_;
-  bool stalled_ = false;  // no sequence had room in the last step
+  bool stalled_ = false;    // no sequence had room in the last step
+  int32_t again_left_ = 0;  // tokens that the next step may still compute again
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;
   Speculator speculator_;

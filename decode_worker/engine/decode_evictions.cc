@@ -15,7 +15,22 @@ namespace penstock {
 bool DecodeEngine::FitLimit(DecodeSequence& sequence, int32_t more) {
   if (!sequence.compacts()) return true;
   if (sequence.full() && !Compact(sequence)) return false;
-  return sequence.tokens_held + more <= static_cast<int32_t>(sequence.session->eviction->limit());
+  if (sequence.tokens_held + more > static_cast<int32_t>(sequence.session->eviction->limit())) {
+    return false;
+  }
+  return more == 1 || TakeAgain(sequence, more);
+}
+
+// Takes room in the step for the tokens that are computed again if `more` further tokens fill the
+// sequence. False: there is none, and the sequence, or its guess, waits for a later step.
+bool DecodeEngine::TakeAgain(const DecodeSequence& sequence, int32_t more) {
+  if (!sequence.compacts()) return true;
+  const auto limit = static_cast<int32_t>(sequence.session->eviction->limit());
+  if (sequence.tokens_held + more != limit) return true;
+  const int32_t again = std::max(0, sequence.queries_needed() - more);
+  if (again > again_left_) return false;
+  again_left_ -= again;
+  return true;
 }
 
 // Compacts the sequence in place; blocks that other choices refer to are replaced by new ones.
@@ -82,23 +97,26 @@ std::vector<bool> DecodeEngine::SharedBlocks(const DecodeSequence& sequence) {
   return shared;
 }
 
-// Takes the queries of each token of the step that fills its sequence, for methods that need them.
-// Empty if there is none.
+// Takes the queries that a compaction needs from the step that fills a sequence. Empty if it fills
+// none that needs them.
 std::function<void(int32_t, View<const float, 2>)> DecodeEngine::QueriesOf(
-    std::span<const uint64_t> batch, std::span<const size_t> first_outputs) {
-  std::vector<std::pair<uint64_t, int64_t>> rows;  // sequences, and the row of that token
-  for (size_t i = 0; i < batch.size(); ++i) {
-    const DecodeSequence& sequence = running_.at(batch[i]);
-    if (!sequence.compacts() || !LastQueries::Needed(*sequence.session->eviction)) continue;
-    const auto before =
-        static_cast<int32_t>(sequence.session->eviction->limit()) - sequence.tokens_held - 1;
-    if (before > static_cast<int32_t>(sequence.guesses.size())) continue;
-    rows.emplace_back(batch[i], static_cast<int64_t>(first_outputs[i]) + before);
+    std::span<const uint64_t> batch) {
+  std::vector<std::pair<uint64_t, int64_t>> observed;  // sequences, and the first row of theirs
+  int64_t row = 0;
+  for (const uint64_t id : batch) {
+    const DecodeSequence& sequence = running_.at(id);
+    const int64_t last = row + std::ssize(sequence.first_part) - 1;  // of last_token
+    row = last + 1 + std::ssize(sequence.guesses);
+    if (const std::optional<int32_t> filling = sequence.FillingGuess()) {
+      observed.emplace_back(id, last + *filling + 1 - sequence.queries_needed());
+    }
   }
-  if (rows.empty()) return {};
-  return [this, rows = std::move(rows)](int32_t layer, View<const float, 2> queries) {
-    for (const auto& [id, row] : rows) {
-      running_.at(id).queries.Take(layer, queries.row(row), queries.dim(1));
+  if (observed.empty()) return {};
+  return [this, observed = std::move(observed)](int32_t layer, View<const float, 2> queries) {
+    for (const auto& [id, first] : observed) {
+      DecodeSequence& sequence = running_.at(id);
+      const int32_t count = sequence.queries_needed();
+      sequence.queries.Take(layer, {queries.row(first), {count, queries.dim(1)}}, count);
     }
   };
 }

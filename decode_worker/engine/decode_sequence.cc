@@ -37,6 +37,26 @@ void DecodeSequence::Append(BlockRef block) {
   blocks.push_back(std::move(block));
 }
 
+std::optional<int32_t> DecodeSequence::FillingGuess() const {
+  if (queries_needed() == 0) return std::nullopt;
+  const int32_t filling = static_cast<int32_t>(session->eviction->limit()) - tokens_held - 1;
+  return filling <= std::ssize(guesses) ? std::optional(filling) : std::nullopt;
+}
+
+void DecodeSequence::SetFirstPart() {
+  first_part.clear();
+  if (const std::optional<int32_t> filling = FillingGuess()) {
+    const auto again = static_cast<size_t>(std::max(0, queries_needed() - 1 - *filling));
+    const size_t recent = std::min(again, tail.size());
+    const size_t older = again - recent;
+    PENSTOCK_CHECK_LE(older, before_tail.size());
+    first_part.assign(before_tail.end() - static_cast<std::ptrdiff_t>(older), before_tail.end());
+    first_part.insert(first_part.end(), tail.end() - static_cast<std::ptrdiff_t>(recent),
+                      tail.end());
+  }
+  first_part.push_back(last_token);
+}
+
 PageSelection DecodeSequence::Selection() const {
   PageSelection selection = session->selection;
   selection.checked = position() + 1;
@@ -113,6 +133,9 @@ std::shared_ptr<DecodeSession> MakeSession(DecodeJob& job) {
 DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const DecodeJob& job,
                             uint32_t choice, int32_t block_tokens) {
   const size_t named = session->prompt.ids.size() * static_cast<size_t>(block_tokens);
+  const auto behind = job.tokens.begin() + static_cast<std::ptrdiff_t>(named);
+  const auto observable = static_cast<std::ptrdiff_t>(
+      session->eviction ? std::min<size_t>(named, kObservedTokensMax) : 0);
   return {.id = 0,
           .session = session,
           .choice = choice,
@@ -124,9 +147,10 @@ DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const
           .tokens_held = static_cast<int32_t>(job.tokens.size()) - job.evicted,
           .evicted = job.evicted,
           .last_token = 0,
-          .tail = {job.tokens.begin() + static_cast<std::ptrdiff_t>(named), job.tokens.end()},
+          .tail = {behind, job.tokens.end()},
           .freezes = {},
-          .guesses = {}};
+          .guesses = {},
+          .before_tail = {behind - observable, behind}};
 }
 
 std::vector<DecodeSequence> ForkChoices(DecodeJob job, const PagedKv& kv) {

@@ -57,7 +57,9 @@ struct DecodeSequence {
   std::unique_ptr<DraftContext> context = {};  // in the draft model; null: there is none
   std::unique_ptr<MtpContext> mtp = {};        // in the layer for MTP; null: no guesses of it
 
-  LastQueries queries = {};  // of the token before last_token, if full()
+  std::vector<uint32_t> before_tail = {};  // the last tokens before `tail` that may be observed
+  std::vector<uint32_t> first_part = {};   // of a step's rows: SetFirstPart
+  LastQueries queries = {};                // of the tokens before last_token, if full()
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
   bool compacts() const { return session->eviction && session->eviction->EvictsAnswer(); }
@@ -65,6 +67,17 @@ struct DecodeSequence {
   bool full() const {
     return compacts() && tokens_held == static_cast<int32_t>(session->eviction->limit());
   }
+  // The tokens whose queries a compaction needs.
+  int32_t queries_needed() const {
+    return compacts() ? LastQueries::Needed(*session->eviction) : 0;
+  }
+  // The number of guesses with which a step fills the sequence. Nullopt: it does not, or no queries
+  // are needed.
+  std::optional<int32_t> FillingGuess() const;
+  // Sets `first_part` to last_token, behind those before it that the step computes again for their
+  // queries: if it fills the sequence. Nothing was compacted since they were computed, so they see
+  // the same slots, and their KV is written again with the same bits.
+  void SetFirstPart();
   // The selection of a step's rows, in which all tokens behind last_token are guesses.
   PageSelection Selection() const;
   // True if the KV of `more` further tokens needs a further block.

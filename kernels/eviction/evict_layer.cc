@@ -1,5 +1,6 @@
 #include "kernels/eviction/evict_layer.h"
 
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -22,7 +23,8 @@ void CopySlot(const PagedKv& kv, int32_t head, const std::byte* from, int64_t fr
   }
 }
 
-// Slots ascend, so that a slot that is written in place is none that is still to be read.
+// Without spans slots ascend, so that a slot that is written in place is none that is still to be
+// read.
 void CopySlots(const EvictLayerArgs& args, int32_t head, std::span<const uint32_t> slots) {
   const PagedKv& kv = args.keys.kv;
   const auto page = static_cast<size_t>(kv.layout.block_tokens);
@@ -38,8 +40,9 @@ void CopySlots(const EvictLayerArgs& args, int32_t head, std::span<const uint32_
 
 void EvictLayer(const Exec& exec, const EvictLayerArgs& args) {
   const KvLayout& layout = args.keys.kv.layout;
-  PENSTOCK_CHECK_GE(static_cast<int64_t>(args.to.size()), layout.BlocksFor(args.rule.keep));
   const int64_t tokens = args.keys.tokens;
+  const int64_t kept = std::min(args.rule.keep, tokens);
+  PENSTOCK_CHECK_GE(static_cast<int64_t>(args.to.size()), layout.BlocksFor(kept));
   std::vector<float> scores;
   KeyScoresArgs keys = args.keys;
   if (keys.scoring != KeyScoring::kGiven) {

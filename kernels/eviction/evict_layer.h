@@ -12,12 +12,12 @@ namespace penstock {
 struct EvictLayerArgs {
   KeyScoresArgs keys;  // `scores` may be empty, except for kGiven
   KeepRule rule;       // of every KV head
-  // Block table of the result. A block may be that of the same index in keys.blocks, which is then
-  // written in place; otherwise it is none of keys.blocks.
+  // Block table of the result. Without rule.spans a block may be that of the same index in
+  // keys.blocks, which is then written in place; otherwise it is none of keys.blocks.
   std::span<const uint32_t> to;
 };
 
-// Copies what stays to slots 0 to rule.keep - 1 of `to`, in the order of the tokens, each KV head
+// Copies what stays to slots 0 to rule.keep - 1 of `to`, in the order of ChooseSlots, each KV head
 // by itself: slot j of two heads may hold different tokens. Codes and scales are copied bit by bit,
 // so nothing is rounded. Keys keep the rotation of their own positions.
 void EvictLayer(const Exec& exec, const EvictLayerArgs& args);

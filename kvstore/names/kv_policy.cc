@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -100,21 +101,93 @@ const std::string& KvEvictionName(KvEvictionMethod method) {
   return KvEvictionNames()[static_cast<size_t>(method)];
 }
 
-bool EvictsWhileDecoding(KvEvictionMethod method) {
-  return method != KvEvictionMethod::kSnapKv && method != KvEvictionMethod::kH2o;
+bool EvictsWhileDecoding(KvEvictionMethod method) { return method != KvEvictionMethod::kH2o; }
+
+uint32_t SlackTokensMin(KvEvictionMethod method) {
+  return method == KvEvictionMethod::kSnapKv ? kObservedTokensMax : kSlackTokensMin;
 }
 
-std::optional<KvEviction> EvictionOf(std::string_view policy) {
+namespace {
+
+constexpr char kSpansFollow = '@';
+
+// The number at the beginning of `text`, which is cut off.
+std::optional<uint32_t> TakeNumber(std::string_view& text) {
+  uint32_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return std::nullopt;
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+bool TakeChar(std::string_view& text, char wanted) {
+  if (text.empty() || text.front() != wanted) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+// "10-20,50-60". Nullopt unless spans are not empty, ascend, and are apart.
+std::optional<std::vector<TokenSpan>> ParseSpans(std::string_view text) {
+  std::vector<TokenSpan> spans;
+  do {
+    const std::optional<uint32_t> begin = TakeNumber(text);
+    if (!begin || !TakeChar(text, '-')) return std::nullopt;
+    const std::optional<uint32_t> end = TakeNumber(text);
+    if (!end || *end <= *begin || (!spans.empty() && *begin < spans.back().end)) {
+      return std::nullopt;
+    }
+    spans.push_back({.begin = *begin, .end = *end});
+  } while (TakeChar(text, ','));
+  if (!text.empty() || spans.size() > kKeepSpansMax) return std::nullopt;
+  return spans;
+}
+
+// An eviction without spans.
+std::optional<KvEviction> ParseEviction(std::string_view policy) {
   const size_t plus = policy.find('+');
   const auto parsed = ParseMethod(policy.substr(0, plus), KvEvictionNames());
   if (!parsed) return std::nullopt;
   KvEviction eviction{.method = static_cast<KvEvictionMethod>(parsed->method),
                       .keep_tokens = parsed->tokens};
   if (plus == std::string_view::npos) return eviction;
-  const std::optional<uint32_t> slack = ParseTokens(policy.substr(plus + 1), kSlackTokensMin);
+  const std::optional<uint32_t> slack =
+      ParseTokens(policy.substr(plus + 1), SlackTokensMin(eviction.method));
   if (!slack || !EvictsWhileDecoding(eviction.method)) return std::nullopt;
   eviction.slack_tokens = *slack;
   return eviction;
+}
+
+}  // namespace
+
+std::optional<KvEviction> EvictionOf(std::string_view policy) {
+  const size_t at = policy.find(kSpansFollow);
+  std::optional<KvEviction> eviction = ParseEviction(policy.substr(0, at));
+  if (!eviction || at == std::string_view::npos) return eviction;
+  std::optional<std::vector<TokenSpan>> spans = ParseSpans(policy.substr(at + 1));
+  if (!spans) return std::nullopt;
+  eviction->spans = *std::move(spans);
+  if (eviction->SpanTokens() > eviction->SpanTokensMax()) return std::nullopt;
+  return eviction;
+}
+
+std::string WithSpans(const std::string& policy, const std::vector<TokenSpan>& spans) {
+  std::string text = policy;
+  char separator = kSpansFollow;
+  for (const TokenSpan& span : spans) {
+    text += fmt::format("{}{}-{}", std::exchange(separator, ','), span.begin, span.end);
+  }
+  return text;
+}
+
+uint32_t KvEviction::SpanTokens() const {
+  uint64_t tokens = 0;
+  for (const TokenSpan& span : spans) tokens += span.end - span.begin;
+  return static_cast<uint32_t>(std::min<uint64_t>(tokens, UINT32_MAX));
+}
+
+uint32_t KvEviction::SpanTokensMax() const {
+  const uint32_t window = method == KvEvictionMethod::kH2o ? keep_tokens / 2 : kObservedTokensMax;
+  return keep_tokens - std::max(window, kObservedTokensMax) - kSinkTokens;
 }
 
 uint32_t KvEviction::EvictedAt(uint32_t prompt_tokens, uint32_t tokens) const {
@@ -211,8 +284,10 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (ParseMethod(text.substr(0, text.find('+')), KvEvictionNames())) {
     return InvalidArgument(
         "KV policy \"{}\" evicts while decoding; that needs METHOD:TOKENS+SLACK with METHOD {} and "
-        "SLACK {} to {}; without +SLACK the prompt alone is evicted",
-        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax);
+        "SLACK {} to {}, {} or more for snapkv; without +SLACK the prompt alone is evicted. The "
+        "sums of h2o cannot go with a sequence that moves",
+        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax,
+        kObservedTokensMax);
   }
   return InvalidArgument(
       "KV policy \"{}\" is unknown; allowed are {}, {}, {}, METHOD:TOKENS with METHOD {}, {} "
@@ -220,6 +295,16 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
       text.substr(0, 64), kExact, kNearLossless, fmt::join(LossyCodecNames(), ", "),
       fmt::join(KvEvictionNames(), ", "), fmt::join(KvSelectionNames(), ", "), kKeepTokensMin,
       kKeepTokensMax, kBlendName);
+}
+
+absl::StatusOr<std::string> ParseAskedKvPolicy(std::string_view text) {
+  if (text.find(kSpansFollow) != std::string_view::npos) {
+    return InvalidArgument(
+        "KV policy \"{}\" has spans behind its @; mark what an eviction must keep with keep_marker "
+        "or keep_spans",
+        text.substr(0, 64));
+  }
+  return ParseKvPolicy(text);
 }
 
 std::string KvPolicyName(const std::string& policy) {

@@ -22,6 +22,8 @@ const std::vector<std::string>& LossyCodecNames();
 // The policy that `text` names; "" and "exact" both give "". INVALID_ARGUMENT lists the known
 // names.
 absl::StatusOr<std::string> ParseKvPolicy(std::string_view text);
+// The same for people, who name policies without spans.
+absl::StatusOr<std::string> ParseAskedKvPolicy(std::string_view text);
 // The policy's name for people: "exact" for "".
 std::string KvPolicyName(const std::string& policy);
 // The lossy codecs that a policy allows, from fine to coarse; none for a method.
@@ -41,11 +43,27 @@ enum class KvEvictionMethod : uint8_t {
   kRandom
 };
 
+// The tokens [begin, end) of a prompt.
+struct TokenSpan {
+  uint32_t begin = 0;
+  uint32_t end = 0;
+  bool operator==(const TokenSpan&) const = default;
+};
+
+// Behind an eviction's text, "@BEGIN-END,BEGIN-END" marks spans of the prompt that it always keeps.
+// The router writes it for a request that marks them; requests and keys files name policies without
+// spans. As a part of the policy, spans go wherever it goes, and into ProvenanceOf.
 struct KvEviction {
   KvEvictionMethod method = KvEvictionMethod::kSnapKv;
   uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
-  uint32_t slack_tokens = 0;  // kSlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
+  uint32_t slack_tokens = 0;  // SlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
 
+  // Spans that are always kept, ascending and apart: at most kKeepSpansMax, with at most
+  // SpanTokensMax() tokens.
+  std::vector<TokenSpan> spans = {};
+
+  uint32_t SpanTokens() const;     // in all spans
+  uint32_t SpanTokensMax() const;  // there is room left for the first and the last tokens
   // True if the answer is evicted, too, while it is decoded.
   bool EvictsAnswer() const { return slack_tokens > 0; }
   // The number of a prompt's tokens whose KV is dropped at the end of prefill.
@@ -70,18 +88,29 @@ struct KvEviction {
 inline constexpr uint32_t kKeepTokensMin = 64;
 inline constexpr uint32_t kKeepTokensMax = 1u << 20;
 inline constexpr uint32_t kSlackTokensMin = 16;  // a compaction costs more than a step
-// The last tokens of a prompt that an eviction may have computed in one step.
+// The last tokens of a prompt, or before a compaction, that an eviction may have computed in one
+// step.
 inline constexpr uint32_t kObservedTokensMax = 32;
+// The tokens that one step of a decode worker computes again, because evictions observe them.
+inline constexpr uint32_t kAgainTokensMax = 4 * kObservedTokensMax;
+
+// The first tokens, which every token attends to whatever they say (StreamingLLM).
+inline constexpr uint32_t kSinkTokens = 4;
+inline constexpr uint32_t kKeepSpansMax = 64;  // of a prompt
 
 // The names of all methods, in the order of KvEvictionMethod: "snapkv", "h2o", "tova",
 // "keydiff", "keynorm", "streaming", "random".
 const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
 // True if the method can evict while decoding: its scores need nothing but the KV that a sequence
-// holds, and the queries of its last token.
+// holds, and queries of tokens behind its last compaction. H2O's sums go back to the first token.
 bool EvictsWhileDecoding(KvEvictionMethod method);
+// The least slack: kSlackTokensMin, or the tokens that the method observes at once.
+uint32_t SlackTokensMin(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
 std::optional<KvEviction> EvictionOf(std::string_view policy);
+// The policy of an eviction without spans, with spans that keep the limits of KvEviction.
+std::string WithSpans(const std::string& policy, const std::vector<TokenSpan>& spans);
 // A selection, "quest:TOKENS": all KV of the prompt is exact and is sent and held, but each token
 // of the answer attends to about TOKENS of the tokens before it, which it selects by itself
 // (PageSelection in model/forward/model_runner.h). TOKENS has the limits of an eviction.

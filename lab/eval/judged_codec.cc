@@ -71,7 +71,7 @@ absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name) {
     if (blend) return JudgedCodec{.name = name, .blend = blend};
     const std::optional<KvOracle> oracle = OracleOf(name);
     if (oracle) return JudgedCodec{.name = name, .oracle = oracle};
-    RETURN_IF_ERROR(ParseKvPolicy(name).status());
+    RETURN_IF_ERROR(ParseAskedKvPolicy(name).status());
     return JudgedCodec{.name = name, .eviction = EvictionOf(name), .selection = SelectionOf(name)};
   }
   const absl::StatusOr<KvCodecSpec> spec = ParseKvCodec(name);

@@ -382,12 +382,13 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
          .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
          .wants_logits = true});
   }
-  if (exact || !eviction_ || !LastQueries::Needed(*eviction_)) {
+  const int32_t needed = eviction_ ? LastQueries::Needed(*eviction_) : 0;
+  if (exact || needed == 0) {
     return StepIn(kv_[exact ? 0 : 1], steps, logits, {});
   }
-  return StepIn(kv_[1], steps, logits, [this](int32_t layer, View<const float, 2> queries) {
+  return StepIn(kv_[1], steps, logits, [this, needed](int32_t layer, View<const float, 2> queries) {
     for (int64_t i = 0; i < queries.dim(0); ++i) {
-      queries_[static_cast<size_t>(i)].Take(layer, queries.row(i), queries.dim(1));
+      queries_[static_cast<size_t>(i)].Take(layer, {queries.row(i), {1, queries.dim(1)}}, needed);
     }
   });
 }

@@ -107,7 +107,7 @@ class KvEvalSession {
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
   std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts
-  std::vector<LastQueries> queries_;            // of each sequence's token before
+  std::vector<LastQueries> queries_;            // of each sequence's last tokens
   std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
   std::optional<KvOracle> oracle_;
 };

@@ -92,6 +92,8 @@ constexpr std::array kFields = {
     RequestField{"input", kRefused, kRefused, kDone, kEmpty, kOfResponses},
     RequestField{"instructions", kRefused, kRefused, kDone, kEmpty, kOfResponses},
     RequestField{"json_schema", kDone, kDone, kDone},
+    RequestField{"keep_marker", kDone, kDone, kDone},
+    RequestField{"keep_spans", kDone, kDone, kDone},
     RequestField{"kv_policy", kDone, kDone, kDone},
     RequestField{"kv_transfer_params", kRefused, kRefused, kRefused, "[]", kInternal},
     RequestField{"length_penalty", kDone, kDone, kRefused, kOne, kNotResponses},

@@ -128,20 +128,33 @@ void ReadKvPolicy(FieldReader& reader, v1::GenerateRequest& generate) {
   generate.set_kv_policy(*policy);
 }
 
-void ReadBlend(FieldReader& reader, v1::GenerateRequest& generate) {
-  if (const std::string* separator = reader.String("blend_separator")) {
-    if (separator->empty()) {
-      return reader.Note(BadField("blend_separator", "is empty; it must have 1 to 64 bytes"));
-    }
-    generate.set_blend_separator(*separator);
+// A string that marks something in the prompt; null: there is none.
+const std::string* ReadMarker(FieldReader& reader, const char* field) {
+  const std::string* marker = reader.String(field);
+  if (marker == nullptr || !marker->empty()) return marker;
+  reader.Note(BadField(field, "is empty; it must have 1 to 64 bytes"));
+  return nullptr;
+}
+
+// Positions of tokens in the prompt.
+void ReadPositions(FieldReader& reader, const char* field,
+                   google::protobuf::RepeatedField<uint32_t>& positions) {
+  const Json* array = reader.Array(field);
+  if (array == nullptr) return;
+  for (size_t i = 0; i < array->size(); ++i) {
+    const auto position = IntegerOf(fmt::format("{}[{}]", field, i), (*array)[i], 0, UINT32_MAX);
+    if (!position.ok()) return reader.Note(position.status());
+    positions.Add(static_cast<uint32_t>(*position));
   }
-  const Json* parts = reader.Array("blend_parts");
-  if (parts == nullptr) return;
-  for (size_t i = 0; i < parts->size(); ++i) {
-    const auto part = IntegerOf(fmt::format("blend_parts[{}]", i), (*parts)[i], 0, UINT32_MAX);
-    if (!part.ok()) return reader.Note(part.status());
-    generate.add_blend_parts(static_cast<uint32_t>(*part));
-  }
+}
+
+void ReadMarks(FieldReader& reader, v1::GenerateRequest& generate) {
+  const std::string* separator = ReadMarker(reader, "blend_separator");
+  if (separator != nullptr) generate.set_blend_separator(*separator);
+  ReadPositions(reader, "blend_parts", *generate.mutable_blend_parts());
+  const std::string* marker = ReadMarker(reader, "keep_marker");
+  if (marker != nullptr) generate.set_keep_marker(*marker);
+  ReadPositions(reader, "keep_spans", *generate.mutable_keep_spans());
 }
 
 void ReadCache(FieldReader& reader, v1::CacheControl& cache) {
@@ -169,7 +182,7 @@ void ReadSharedFields(FieldReader& reader, v1::GenerateRequest& generate) {
   ReadLogitBias(reader, *generate.mutable_sampling());
   ReadStop(reader, *generate.mutable_stop());
   ReadKvPolicy(reader, generate);
-  ReadBlend(reader, generate);
+  ReadMarks(reader, generate);
   ReadCache(reader, *generate.mutable_cache());
   if (const Json* control = reader.Any("cache_control")) {
     absl::Status read =

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<std::string>> ReadPolicies(const Json& json, const st
   for (size_t i = 0; i < json.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", path, i);
     if (!json[i].is_string()) return InvalidArgument("{} must be a string", place);
-    auto policy = ParseKvPolicy(json[i].get_ref<const std::string&>());
+    auto policy = ParseAskedKvPolicy(json[i].get_ref<const std::string&>());
     if (!policy.ok()) return Annotate(policy.status(), place);
     policies.push_back(*std::move(policy));
   }
@@ -111,7 +111,7 @@ absl::Status ReadTenant(const Json& json, const std::string& path, KeyFile& file
   const Json* policies = reader.Array("kv_policies");
   RETURN_IF_ERROR(reader.status());
   if (policy != nullptr) {
-    auto parsed = ParseKvPolicy(*policy);
+    auto parsed = ParseAskedKvPolicy(*policy);
     if (!parsed.ok()) return Annotate(parsed.status(), path + ".kv_policy");
     limits.kv_policy = *std::move(parsed);
   }

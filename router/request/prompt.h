@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "kvstore/names/kv_policy.h"
 #include "proto/inference.pb.h"
 #include "router/request/served_model.h"
 
@@ -24,12 +25,14 @@ struct PromptIdsAndParts {
   std::vector<uint32_t> ids;
   // Of a request with blend_separator or blend_parts: where its re-usable parts begin, and behind
   // them where the last one ends. Else empty.
-  std::vector<uint32_t> parts;
+  std::vector<uint32_t> parts = {};
+  // Of a request with keep_marker or keep_spans: what an eviction must keep, as in KvEviction.
+  std::vector<TokenSpan> keep_spans = {};
 };
 
 // The token ids of a request's prompt, whether it is text, tokens or a chat. INVALID_ARGUMENT when
 // there is no prompt, it is empty, a token is outside the vocabulary, the text has more bytes
-// than any `max_tokens` tokens can have, or its re-usable parts are marked wrongly.
+// than any `max_tokens` tokens can have, or its parts or spans are marked wrongly.
 absl::StatusOr<PromptIdsAndParts> PromptTokens(const v1::GenerateRequest& request,
                                                const ServedModel& model, uint32_t max_tokens);
 

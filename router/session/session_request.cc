@@ -39,7 +39,7 @@ absl::StatusOr<Duration> FirstTokenLimit(const v1::GenerateRequest& request) {
 absl::StatusOr<std::string> KvPolicyOf(const PrepareArgs& args) {
   std::optional<std::string> asked;
   if (!args.request.kv_policy().empty()) {
-    auto parsed = ParseKvPolicy(args.request.kv_policy());
+    auto parsed = ParseAskedKvPolicy(args.request.kv_policy());
     if (!parsed.ok()) return BadField("kv_policy", "{}", Message(parsed.status()));
     asked = *std::move(parsed);
   }
@@ -100,6 +100,33 @@ absl::Status CheckBlend(const v1::GenerateRequest& request, const std::string& k
     return BadField("kv_policy", "is {}, which cannot be combined with embeddings", kv_policy);
   }
   return absl::OkStatus();
+}
+
+// The policy with the spans that the request marks.
+absl::StatusOr<std::string> KeepSpans(const v1::GenerateRequest& request,
+                                      const std::vector<PrefixBreakpoint>& breakpoints,
+                                      const std::string& kv_policy,
+                                      const std::vector<TokenSpan>& spans) {
+  if (spans.empty()) return kv_policy;
+  const std::string marks = request.keep_marker().empty() ? "keep_spans" : "keep_marker";
+  std::optional<KvEviction> eviction = EvictionOf(kv_policy);
+  if (!eviction) {
+    return BadField(marks, "is set, and kv_policy is {}; it needs an eviction, METHOD:TOKENS",
+                    KvPolicyName(kv_policy));
+  }
+  // Breakpoints in a chat are found by its tokens without markers.
+  const size_t of_chat = breakpoints.size() - (request.cache().has_prompt() ? 1 : 0);
+  if (of_chat > 0 && !request.keep_marker().empty()) {
+    return BadField(marks, "cannot be combined with cache breakpoints within the chat");
+  }
+  eviction->spans = spans;
+  if (eviction->SpanTokens() <= eviction->SpanTokensMax()) return WithSpans(kv_policy, spans);
+  return BadField(marks,
+                  "marks {} tokens, and kv_policy {} keeps {}, of which {} must be left for the "
+                  "first and the last tokens: at most {} may be marked; mark less, or ask for more "
+                  "TOKENS",
+                  eviction->SpanTokens(), kv_policy, eviction->keep_tokens,
+                  eviction->keep_tokens - eviction->SpanTokensMax(), eviction->SpanTokensMax());
 }
 
 // A blended prompt's blocks are in no cache, so there is nothing to keep.
@@ -207,6 +234,7 @@ absl::StatusOr<PreparedRequest> PrepareRequest(const PrepareArgs& args) {
     return BadField("kv_policy", "is {}, which cannot be combined with a beam search", kv_policy);
   }
   RETURN_IF_ERROR(CheckUnpinned(breakpoints, kv_policy));
+  ASSIGN_OR_RETURN(kv_policy, KeepSpans(args.request, breakpoints, kv_policy, encoded.keep_spans));
   RETURN_IF_ERROR(CheckBlend(args.request, kv_policy, encoded.parts, answer));
   const std::string& id = args.request.client_request_id();
   return PreparedRequest{

@@ -121,7 +121,7 @@ TEST(Eval, WhatCannotBeEvaluatedIsNamed) {
     EXPECT_NE(outcome.exit_code, 0);
     return outcome.error;
   };
-  EXPECT_THAT(error({"--codec", "snapkv:64+32"}), HasSubstr("METHOD tova, keydiff"));
+  EXPECT_THAT(error({"--codec", "h2o:64+32"}), HasSubstr("METHOD snapkv, tova"));
   EXPECT_THAT(error({"--codec", "nothing"}), HasSubstr("\"nothing\" cannot be evaluated"));
   EXPECT_THAT(error({"--codec", "blend:15", "--document", "8"}), HasSubstr("--document 8"));
 }

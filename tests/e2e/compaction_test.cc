@@ -21,7 +21,8 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kMethods = {"streaming", "tova", "keydiff", "keynorm", "random"};
+const std::vector<std::string> kMethods = {"streaming", "tova",   "keydiff",
+                                           "keynorm",   "random", "snapkv"};
 
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.push_back("--kv_eviction=all");
@@ -40,7 +41,10 @@ uint32_t Dropped(const TestRequest& request, const std::string& policy, size_t a
 std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
                                const std::string& policy, uint32_t choice = 0) {
   const auto prompt = static_cast<uint32_t>(request.prompt.size());
-  if (EvictedTokens(policy, prompt, prompt + static_cast<uint32_t>(request.tokens_max)) == 0) {
+  const bool has_spans = policy.find('@') != std::string::npos;  // they change the order of slots
+  const auto end = prompt + static_cast<uint32_t>(request.tokens_max);
+  const bool orders = has_spans && EvictionOf(policy)->EvictsAnswer();
+  if (!orders && EvictedTokens(policy, prompt, end) == 0) {
     return local.Generate(request.prompt, request.sampling, request.tokens_max, choice);
   }
   return local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max, policy,
@@ -63,7 +67,9 @@ TEST(CompactionTest, EveryMethodGivesWhatItGivesInOneProcess) {
   for (const std::string& method : kMethods) {
     for (const int prompt : {300, 50}) {
       ++seed;
-      const std::string policy = fmt::format("{}:{}+{}", method, 64 + seed % 20, 16 + seed % 9);
+      const std::string policy =
+          fmt::format("{}:{}+{}", method, 64 + seed % 20,
+                      SlackTokensMin(EvictionOf(method + ":64")->method) + seed % 9);
       const TestRequest request = Prompt(prompt, local.vocab(), seed, 130);
       const TestAnswer answer = AskFor(cluster, request, policy);
       ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -92,7 +98,7 @@ TEST(CompactionTest, QuantisedPagesAreCompactedToo) {
   Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k3v2"}),
                    .decode_flags = With({"--kv_format=k3v2"})});
   const TestRequest request = Prompt(200, local.vocab(), 260, 120);
-  for (const char* policy : {"streaming:70+20", "tova:64+16"}) {
+  for (const char* policy : {"streaming:70+20", "tova:64+16", "snapkv:66+33"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
@@ -110,13 +116,18 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
        .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
        .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram", "--random_drafts"})});
   const std::vector<std::string> policies = {
-      "streaming:64+16", "", "tova:80+32", "keydiff:64+40", "streaming:4096+100", "tova:64"};
+      "streaming:64+16",  "",        "tova:80+32",   "keydiff:64+40",     "streaming:4096+100",
+      "snapkv:80+40",     "tova:64", "snapkv:64+32", "snapkv:80+40@7-30", "keydiff:64+16@0-9,12-20",
+      "streaming:64@3-30"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     TestRequest request = prompts[static_cast<size_t>(i) % prompts.size()];
     request.tokens_max += 60;
     request.choices = i % 3 == 0 ? 2 : 1;
+    const bool has_spans =
+        policies[static_cast<size_t>(i) % policies.size()].find('@') != std::string::npos;
+    if (has_spans && request.prompt.size() < 30) request.prompt.resize(30, 7);
     requests.push_back(request);
   }
   const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
@@ -133,6 +144,21 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
   }
   EXPECT_GT(compactions, 10u);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// Choices are compacted behind the same token, and a step has no room for the windows of all.
+TEST(CompactionTest, ManyWindowsInOneStepWaitForEachOther) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({}),
+                   .decode_flags = With({"--chunk_tokens=32", "--prefill_chunk=16",
+                                         "--max_batch=16", "--speculation=ngram"})});
+  TestRequest request = Prompt(100, local.vocab(), 284, 150);
+  request.choices = 12;
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:64+36");
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  for (uint32_t choice = 0; choice < 12; ++choice) {
+    EXPECT_EQ(answer.tokens[choice], Expected(local, request, "snapkv:64+36", choice)) << choice;
+  }
 }
 
 // An answer of ten times its budget in a pool of its limit, beside one that does not fit there
@@ -163,7 +189,8 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode = 3,
                    .prefill_flags = With({"--random_chunks"}),
                    .decode_flags = With({})});
-  for (const int prompt : {250, 40}) {
+  const bool has_spans = std::string(policy).find('@') != std::string::npos;
+  for (const int prompt : {250, has_spans ? 40 : 9}) {  // 9 are less than snapkv observes
     TestRequest request = Prompt(prompt, local.vocab(), 290, 580);
     request.choices = 2;
     Disturbance disturbance(cluster, signal, 150);
@@ -185,24 +212,27 @@ TEST_P(CompactedFailoverTest, TheAnswerIsTheUndisturbedOne) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Signals, CompactedFailoverTest,
-                         testing::Combine(testing::Values("streaming:64+40", "tova:64+64",
-                                                          "keydiff:72+200"),
-                                          testing::Values(SIGKILL, SIGTERM)),
-                         [](const auto& test) {
-                           const std::string policy = std::get<0>(test.param);
-                           return policy.substr(0, policy.find(':')) +
-                                  (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Signals, CompactedFailoverTest,
+    testing::Combine(testing::Values("streaming:64+40", "tova:64+64", "keydiff:72+200",
+                                     "snapkv:64+32", "snapkv:70+200", "streaming:64+40@9-17,30-40",
+                                     "snapkv:64+200@2-20"),
+                     testing::Values(SIGKILL, SIGTERM)),
+    [](const auto& test) {
+      const std::string policy = std::get<0>(test.param);
+      const auto has = [&](const char* text) { return policy.find(text) != std::string::npos; };
+      return policy.substr(0, policy.find(':')) + (has("+200") ? "Much" : "") +
+             (has("@") ? "Spans" : "") + (std::get<1>(test.param) == SIGKILL ? "Kill" : "Term");
+    });
 
 TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
   Cluster cluster({.prefill_flags = With({}), .decode_flags = With({})});
   const TestRequest request = MakeRequest(100, 256, 53, 4);
-  for (const char* policy : {"snapkv:64+32", "h2o:64+32", "tova:64+15"}) {
+  for (const char* policy : {"snapkv:64+31", "h2o:64+32", "tova:64+15"}) {
     const TestAnswer refused = AskFor(cluster, request, policy);
     EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
     EXPECT_THAT(refused.status.error_message(),
-                HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to"));
+                HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16"));
   }
   v1::GenerateRequest searched = ToProto(request, "tova:64+32");
   searched.mutable_sampling()->mutable_beam_search()->set_width(2);

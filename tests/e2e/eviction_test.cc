@@ -8,6 +8,7 @@
 #include <signal.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "kvstore/names/kv_policy.h"
 #include "lab/fake/temp_folder.h"
@@ -16,6 +17,7 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/policy_requests.h"
+#include "tests/http/http_client.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -202,6 +204,78 @@ TEST(EvictionTest, WorkersAreTheOuterBound) {
   grpc::ClientContext context;
   EXPECT_THAT(Ask(cluster.client(), scored, context).status.error_message(),
               HasSubstr("cannot be combined with log-probabilities of the prompt"));
+}
+
+// What every method keeps with spans, at the beginning, in the middle and at the end of the prompt.
+TEST(EvictionTest, EveryMethodKeepsSpansAsInOneProcess) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({"--random_chunks"}), .decode_flags = kAllow});
+  uint32_t seed = 190, differ = 0;
+  for (const std::string& name : KvEvictionNames()) {
+    const TestRequest request = Prompt(400, local.vocab(), ++seed);
+    const std::string policy = name + ":80";
+    const TestAnswer answer = AskFor(cluster, request, policy + "@2-9,150-168,390-400");
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy + "@2-9,150-168,390-400")) << name;
+    EXPECT_EQ(answer.usage.evicted_tokens(), 320u);
+    differ += answer.tokens[0] != Expected(local, request, policy) ? 1 : 0;
+    const TestAnswer exact = AskFor(cluster, request, "");
+    EXPECT_EQ(exact.tokens[0], Expected(local, request, "")) << "no cache has what is left";
+    const TestAnswer other = AskFor(cluster, request, policy + "@150-170");
+    EXPECT_EQ(other.tokens[0], Expected(local, request, policy + "@150-170")) << name;
+  }
+  EXPECT_GT(differ, 3u) << "prompts that tell spans from none are needed";
+}
+
+// The bundled model's answer to a question about the beginning of its prompt.
+std::string AskForPassKey(Cluster& cluster, const std::string& policy, bool marks,
+                          uint32_t* evicted) {
+  const std::string mark = marks ? "<<keep>>" : "";
+  std::ifstream file(SourceFolder() + "/models/text/held_out.txt");
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  nlohmann::json body = {{"prompt", text.substr(0, 60) + mark + " The pass key is " + mark + mark +
+                                        "48213. Remember it." + mark + text.substr(60, 1400) +
+                                        " What is the pass key? The pass key is "},
+                         {"kv_policy", policy},
+                         {"temperature", 0},
+                         {"max_tokens", 5}};
+  if (marks) body["keep_marker"] = mark;
+  const HttpReply reply = Ask(cluster.http_endpoint(), "/v1/completions", body.dump());
+  EXPECT_EQ(reply.status, 200) << reply.body;
+  const auto json = nlohmann::json::parse(reply.body);
+  *evicted = json["usage"]["prompt_tokens_details"].value("evicted_tokens", 0u);
+  return json["choices"][0]["text"];
+}
+
+TEST(EvictionTest, APassKeyInASpanIsFoundAndOtherwiseIsNot) {
+  Cluster cluster({.prefill_flags = kAllow, .decode_flags = kAllow});
+  uint32_t evicted = 0;
+  EXPECT_EQ(AskForPassKey(cluster, "exact", false, &evicted), "48213");
+  EXPECT_EQ(evicted, 0u);
+  EXPECT_NE(AskForPassKey(cluster, "streaming:128", false, &evicted), "48213");
+  EXPECT_GT(evicted, 200u);
+  EXPECT_EQ(AskForPassKey(cluster, "streaming:128", true, &evicted), "48213");
+  EXPECT_GT(evicted, 200u);
+}
+
+TEST(EvictionTest, SpansThatDoNotFitAreNamed) {
+  Cluster cluster({.prefill_flags = kAllow, .decode_flags = kAllow});
+  const TestRequest request = MakeRequest(100, 256, 53, 4);
+  const auto error = [&](const std::string& policy, const std::vector<uint32_t>& spans) {
+    v1::GenerateRequest asked = ToProto(request, "");
+    asked.set_kv_policy(policy);
+    asked.mutable_keep_spans()->Assign(spans.begin(), spans.end());
+    grpc::ClientContext context;
+    const TestAnswer refused = Ask(cluster.client(), asked, context);
+    EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT);
+    return refused.status.error_message();
+  };
+  EXPECT_THAT(error("streaming:64", {10, 39}),
+              HasSubstr("keep_spans marks 29 tokens, and kv_policy streaming:64 keeps 64, of which "
+                        "36 must be left for the first and the last tokens: at most 28"));
+  EXPECT_THAT(error("exact", {10, 20}),
+              HasSubstr("keep_spans is set, and kv_policy is exact; it needs an eviction"));
+  EXPECT_THAT(error("streaming:64@10-20", {10, 20}), HasSubstr("has spans behind its @"));
 }
 
 }  // namespace

@@ -3,11 +3,18 @@
 #include <atomic>
 #include <thread>
 
+#include "kvstore/names/kv_policy.h"
+
 namespace penstock {
 
 v1::GenerateRequest ToProto(const TestRequest& request, const std::string& policy) {
   v1::GenerateRequest proto = ToProto(request);
-  proto.set_kv_policy(policy);
+  proto.set_kv_policy(policy.substr(0, policy.find('@')));
+  const auto eviction = EvictionOf(policy);
+  for (const TokenSpan& span : eviction ? eviction->spans : std::vector<TokenSpan>()) {
+    proto.add_keep_spans(span.begin);
+    proto.add_keep_spans(span.end);
+  }
   proto.mutable_output()->set_timing(true);
   return proto;
 }

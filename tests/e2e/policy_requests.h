@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// The request under a KV policy; the answer has its timing.
+// The request under a KV policy, whose spans it marks; the answer has its timing.
 v1::GenerateRequest ToProto(const TestRequest& request, const std::string& policy);
 
 // Asks for an answer, which may take two minutes. `on_tokens` as of Ask.

@@ -2,8 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <random>
+#include <utility>
 
 namespace penstock {
 namespace {
@@ -118,12 +120,39 @@ TEST(PrefillSchedulerTest, FurtherCutsEndChunks) {
                  .tokens = 130,
                  .arrival = At(seconds(0)),
                  .cut = 40,
-                 .whole = 1,
                  .next_cut = 60,
-                 .cut_tokens = 24});
+                 .cut_tokens = 24,
+                 .whole = 1});
   std::vector<int32_t> chunks;
   while (scheduler.size() > 0) chunks.push_back(scheduler.Next(22, Always).at(0).tokens);
   EXPECT_EQ(chunks, (std::vector<int32_t>{22, 18, 20, 22, 2, 22, 2, 22}));
+}
+
+// The `whole` tokens before such an end are in one chunk. Behind the last one, chunks end anywhere.
+TEST(PrefillSchedulerTest, FurtherCutsHaveTheirTokensInOneChunk) {
+  std::mt19937 random(11);
+  for (int round = 0; round < 200; ++round) {
+    PrefillScheduler scheduler;
+    const int32_t slack = 32 + static_cast<int32_t>(random() % 60);
+    const int32_t tokens = 300 + static_cast<int32_t>(random() % 100);
+    scheduler.Add({.id = 1,
+                   .tokens = tokens,
+                   .arrival = At(seconds(0)),
+                   .cut = 40,
+                   .next_cut = 40 + slack,
+                   .cut_tokens = slack,
+                   .whole = 32});
+    int32_t done = 0;
+    while (scheduler.size() > 0) {
+      const auto chunks = scheduler.Next(static_cast<int32_t>(1 + random() % 64), Always);
+      if (chunks.empty()) continue;
+      const int32_t begin = std::exchange(done, done + chunks[0].tokens);
+      const int32_t cut = 40 + (std::max(0, done - 40) + slack - 1) / slack * slack;
+      if (cut > tokens) continue;
+      EXPECT_TRUE(done <= cut - 32 || (done == cut && begin <= cut - 32)) << done << " of " << cut;
+    }
+    EXPECT_EQ(done, tokens);
+  }
 }
 
 // Others go on while a prompt waits for a step with room for such a chunk.

@@ -11,15 +11,10 @@ namespace {
 // 0.15 with 7 and 0.98 with 9.
 constexpr int32_t kSnapKvWindow = 32;
 constexpr int64_t kSnapKvPool = 9;
-// The first tokens take much of every token's attention, whatever they say (StreamingLLM).
-constexpr int64_t kSinkTokens = 4;
-
 static_assert(kSnapKvWindow <= kKeepTokensMin && kSinkTokens <= kKeepTokensMin);
 static_assert(kSnapKvWindow == kObservedTokensMax);
 
-}  // namespace
-
-EvictionRule RuleOf(const KvEviction& eviction) {
+EvictionRule RuleWithoutSpans(const KvEviction& eviction) {
   const int64_t keep = eviction.keep_tokens;
   switch (eviction.method) {
     case KvEvictionMethod::kSnapKv:
@@ -44,30 +39,54 @@ EvictionRule RuleOf(const KvEviction& eviction) {
   return {};
 }
 
-bool LastQueries::Needed(const KvEviction& eviction) {
-  return RuleOf(eviction).scoring == KeyScoring::kLayerAttention;
+}  // namespace
+
+EvictionRule RuleOf(const KvEviction& eviction) {
+  EvictionRule rule = RuleWithoutSpans(eviction);
+  for (const TokenSpan& span : eviction.spans) {
+    rule.keep.spans.push_back({.begin = span.begin, .end = span.end});
+  }
+  if (eviction.method == KvEvictionMethod::kStreaming) {
+    rule.keep.last = rule.keep.keep - LeadingSlots(rule.keep);
+  }
+  return rule;
 }
 
-void LastQueries::Take(int32_t layer, const float* queries, int64_t size) {
+int32_t LastQueries::Needed(const KvEviction& eviction) {
+  const EvictionRule rule = RuleWithoutSpans(eviction);
+  const bool observes =
+      rule.scoring == KeyScoring::kAttention || rule.scoring == KeyScoring::kLayerAttention;
+  return observes ? rule.observed : 0;
+}
+
+void LastQueries::Take(int32_t layer, View<const float, 2> rows, int32_t most) {
   if (layers_.size() <= static_cast<size_t>(layer)) layers_.resize(static_cast<size_t>(layer) + 1);
-  layers_[static_cast<size_t>(layer)].assign(queries, queries + size);
+  Layer& taken = layers_[static_cast<size_t>(layer)];
+  taken.size = rows.dim(1);
+  for (int64_t i = 0; i < rows.dim(0); ++i) {
+    taken.rows.insert(taken.rows.end(), rows.row(i), rows.row(i) + taken.size);
+  }
+  const std::ptrdiff_t surplus = std::ssize(taken.rows) - most * taken.size;
+  if (surplus > 0) taken.rows.erase(taken.rows.begin(), taken.rows.begin() + surplus);
 }
 
 View<const float, 2> LastQueries::of(int32_t layer) const {
   if (layers_.empty()) return {};
-  const std::vector<float>& row = layers_.at(static_cast<size_t>(layer));
-  return {row.data(), {1, static_cast<int64_t>(row.size())}};
+  const Layer& taken = layers_.at(static_cast<size_t>(layer));
+  return {taken.rows.data(), {std::ssize(taken.rows) / taken.size, taken.size}};
 }
 
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                const Compaction& compaction) {
   const EvictionRule rule = RuleOf(compaction.eviction);
+  const KeepRule keep = LaterRule(rule.keep);
   PENSTOCK_CHECK(EvictsWhileDecoding(compaction.eviction.method));
   // Evicted sequences have nothing in the layer for MTP, which has no queries either.
-  const bool observes = LastQueries::Needed(compaction.eviction);
-  const int32_t layers = observes ? compaction.queries.layers() : kv.layout.layers;
+  const int32_t observed = LastQueries::Needed(compaction.eviction);
+  const int32_t layers = observed > 0 ? compaction.queries.layers() : kv.layout.layers;
   PENSTOCK_CHECK_GT(layers, 0);
   for (int32_t layer = 0; layer < layers; ++layer) {
+    if (observed > 0) PENSTOCK_CHECK_EQ(compaction.queries.of(layer).dim(0), observed);
     const KeyScoresArgs keys{.scoring = rule.scoring,
                              .kv = kv,
                              .layer = layer,
@@ -79,7 +98,7 @@ void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                              .scale = attention.scale,
                              .cap = attention.cap,
                              .scores = {}};
-    EvictLayer(attention.exec, {.keys = keys, .rule = rule.keep, .to = compaction.to});
+    EvictLayer(attention.exec, {.keys = keys, .rule = keep, .to = compaction.to});
   }
 }
 

@@ -14,25 +14,30 @@ namespace penstock {
 struct EvictionRule {
   KeyScoring scoring = KeyScoring::kNone;
   KeepRule keep;
-  int32_t observed = 1;  // last tokens of the prompt whose queries the scoring takes at once
+  int32_t observed = 1;  // last tokens whose queries the scoring takes at once
   bool sums = false;  // the attention of all queries is summed, and no prefix may come from a cache
 };
 EvictionRule RuleOf(const KvEviction& eviction);
 
-// The queries of one token, kept until the sequence is compacted behind it. Empty for methods that
-// score without queries.
+// The queries of a sequence's last tokens, kept until the sequence is compacted behind them. Empty
+// for methods that score without queries.
 class LastQueries {
  public:
-  // True if a compaction of `eviction` needs them.
-  static bool Needed(const KvEviction& eviction);
-  // `queries` is the token's row of what StepArgs::on_queries gave for the layer.
-  void Take(int32_t layer, const float* queries, int64_t size);
+  // The number of tokens whose queries a compaction of `eviction` needs.
+  static int32_t Needed(const KvEviction& eviction);
+  // Takes further tokens' rows of what StepArgs::on_queries gave for the layer, and keeps the last
+  // `most` of all.
+  void Take(int32_t layer, View<const float, 2> rows, int32_t most);
   void Clear() { layers_.clear(); }
   int32_t layers() const { return static_cast<int32_t>(layers_.size()); }
   View<const float, 2> of(int32_t layer) const;
 
  private:
-  std::vector<std::vector<float>> layers_;
+  struct Layer {
+    int64_t size = 0;         // of a row
+    std::vector<float> rows;  // [tokens][size]
+  };
+  std::vector<Layer> layers_;
 };
 
 // The compaction of one sequence that holds eviction.limit() tokens to eviction.keep_tokens, in all

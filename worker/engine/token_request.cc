@@ -22,9 +22,10 @@ int64_t BlocksOf(const Request& request, const TokenLimits& limits) {
   const auto tokens = static_cast<uint32_t>(request.tokens_size());
   const uint32_t prompt = request.prompt_tokens();
   const uint32_t evicted = EvictedTokens(request.kv_policy(), prompt, tokens);
-  if (std::is_same_v<Request, v1::PrefillRequest> && evicted > 0) {
-    return layout.BlocksFor(EvictionOf(request.kv_policy())->HeldMax(prompt, tokens)) +
-           layout.BlocksFor(prompt);
+  const auto eviction = EvictionOf(request.kv_policy());
+  const bool orders = eviction && eviction->EvictsAnswer() && !eviction->spans.empty();
+  if (std::is_same_v<Request, v1::PrefillRequest> && (evicted > 0 || orders)) {
+    return layout.BlocksFor(eviction->HeldMax(prompt, tokens)) + layout.BlocksFor(prompt);
   }
   // It also holds the parts of a prompt that it blends, each behind the leading tokens.
   if (std::is_same_v<Request, v1::PrefillRequest> && BlendOf(request.kv_policy())) {

@@ -36,7 +36,14 @@ absl::StatusOr<std::optional<KvEviction>> KvEvictions::Take(std::string_view pol
     return FailedPrecondition("kv_policy is {}, and this worker's --kv_eviction lacks {}; replan",
                               *parsed, name);
   }
-  if (eviction->EvictedAt(prompt_tokens, tokens) == 0) return std::optional<KvEviction>();
+  if (!eviction->spans.empty() && eviction->spans.back().end > prompt_tokens) {
+    return InvalidArgument("kv_policy is {}, whose spans end at {}; the prompt has {} tokens",
+                           *parsed, eviction->spans.back().end, prompt_tokens);
+  }
+  // A prompt with spans is put in their order, for the compactions that may come.
+  const bool orders = eviction->EvictsAnswer() && !eviction->spans.empty();
+  if (!orders && eviction->EvictedAt(prompt_tokens, tokens) == 0)
+    return std::optional<KvEviction>();
   return eviction;
 }
 

@@ -27,7 +27,8 @@ class KvEvictions {
 
   // The eviction of a request under `policy` whose prompt has `prompt_tokens` tokens; nullopt if it
   // drops none of the first `tokens` tokens of prompt and answer. INVALID_ARGUMENT for an unknown
-  // policy. FAILED_PRECONDITION if this worker does not do it: other workers may.
+  // policy, and for spans behind the prompt. FAILED_PRECONDITION if this worker does not do it:
+  // other workers may.
   absl::StatusOr<std::optional<KvEviction>> Take(std::string_view policy, uint32_t prompt_tokens,
                                                  uint32_t tokens) const;
   bool any() const { return !methods_.empty(); }

@@ -6,6 +6,7 @@
 
 #include "base/lifecycle.h"
 #include "base/tls/tls_files.h"
+#include "kvstore/names/kv_policy.h"
 #include "worker/main/step_defaults.h"
 #include "worker/runtime/fault.h"
 
@@ -27,8 +28,10 @@ uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
 // The maximum number of tokens in a step of either role. The model's runner allocates its memory
 // for it at start.
 int32_t StepTokensOf(const v1::WorkerConfig& config) {
-  return static_cast<int32_t>(std::max(
-      config.chunk_tokens(), config.max_batch() + config.prefill_chunk() + DraftRowsOf(config)));
+  const bool evicts = !config.kv_eviction().empty() && config.kv_eviction() != "none";
+  return static_cast<int32_t>(
+      std::max(config.chunk_tokens(), config.max_batch() + config.prefill_chunk() +
+                                          DraftRowsOf(config) + (evicts ? kAgainTokensMax : 0)));
 }
 
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {

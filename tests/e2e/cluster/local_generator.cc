@@ -185,7 +185,7 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
     }
     Step(prompt.size(), std::span(&answer.back(), 1), position, rest,
          [&](int32_t layer, View<const float, 2> row) {
-           queries.Take(layer, row.row(0), row.dim(1));
+           queries.Take(layer, row, std::max(1, LastQueries::Needed(rule)));
          });
   }
   return answer;

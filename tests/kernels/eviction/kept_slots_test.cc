@@ -75,5 +75,52 @@ TEST(KeptSlotsTest, AgreesWithSorting) {
   }
 }
 
+TEST(KeptSlotsTest, SpansStayBehindTheFirst) {
+  const std::vector<float> scores = {0, 0, 1, 9, 2, 0, 0, 8, 0, 0};
+  const KeepRule rule{.keep = 6, .first = 1, .last = 1, .spans = {{.begin = 5, .end = 7}}};
+  EXPECT_EQ(LeadingSlots(rule), 3);
+  EXPECT_THAT(ChooseSlots(scores, rule), ElementsAre(0, 5, 6, 3, 7, 9));
+  // The last ones are those behind which no further slot is: a span takes none of their room.
+  EXPECT_THAT(ChooseSlots(scores, {.keep = 4, .last = 2, .spans = {{.begin = 8, .end = 10}}}),
+              ElementsAre(8, 9, 6, 7));
+  // A slot that stays for two reasons takes the room of one.
+  const KeepRule twice{.keep = 4, .first = 3, .spans = {{.begin = 1, .end = 4}}};
+  EXPECT_EQ(LeadingSlots(twice), 4);
+  EXPECT_THAT(ChooseSlots(scores, twice), ElementsAre(0, 1, 2, 3));
+}
+
+TEST(KeptSlotsTest, SpansComeFirstWhereAllIsKept) {
+  EXPECT_THAT(ChooseSlots(std::vector<float>{3, 1, 2, 0},
+                          {.keep = 4, .first = 1, .spans = {{.begin = 2, .end = 3}}}),
+              ElementsAre(0, 2, 1, 3));
+}
+
+// So that what a span holds never leaves, however often the rest is evicted.
+TEST(KeptSlotsTest, LaterEvictionsKeepWhatSpansHold) {
+  std::mt19937 random(5);
+  const KeepRule rule{.keep = 12,
+                      .first = 2,
+                      .last = 3,
+                      .pool = 3,
+                      .spans = {{.begin = 1, .end = 4}, {.begin = 20, .end = 23}}};
+  const KeepRule later = LaterRule(rule);
+  EXPECT_EQ(later.first, 7);
+  std::vector<uint32_t> held(40);  // the token in each slot
+  for (uint32_t i = 0; i < 40; ++i) held[i] = i;
+  for (int round = 0; round < 20; ++round) {
+    std::vector<float> scores(held.size());
+    for (float& score : scores) score = static_cast<float>(random() % 100);
+    std::vector<uint32_t> kept;
+    for (const uint32_t slot : ChooseSlots(scores, round == 0 ? rule : later)) {
+      kept.push_back(held[slot]);
+    }
+    ASSERT_EQ(kept.size(), 12u);
+    EXPECT_THAT(std::vector<uint32_t>(kept.begin(), kept.begin() + 7),
+                ElementsAre(0, 1, 2, 3, 20, 21, 22));
+    held = kept;
+    for (uint32_t i = 0; i < 8; ++i) held.push_back(100 + static_cast<uint32_t>(round) * 8 + i);
+  }
+}
+
 }  // namespace
 }  // namespace penstock

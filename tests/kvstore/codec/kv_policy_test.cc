@@ -111,11 +111,13 @@ TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
     EXPECT_THAT(KvMethodsOf(policy), ElementsAre(method));
     EXPECT_FALSE(KeepsPromptExact(policy));
   }
-  for (const char* wrong : {"snapkv:64+16", "h2o:64+16", "tova:64+15", "tova:64+", "tova:64+016",
+  EXPECT_EQ(EvictionOf("snapkv:64+32")->slack_tokens, 32u) << "it observes 32 tokens";
+  for (const char* wrong : {"snapkv:64+31", "h2o:64+64", "tova:64+15", "tova:64+", "tova:64+016",
                             "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
     EXPECT_THAT(
         Message(ParseKvPolicy(wrong).status()),
-        HasSubstr("METHOD tova, keydiff, keynorm, streaming, random and SLACK 16 to 1048576"))
+        HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16 to "
+                  "1048576, 32 or more for snapkv"))
         << wrong;
     EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
   }
@@ -238,6 +240,49 @@ TEST(KvPolicyTest, EveryPolicyHasAProvenanceOfItsOwn) {
                               .provenance = ProvenanceOf(policy)}));
   }
   EXPECT_EQ(roots.size(), policies.size());
+}
+
+TEST(KvPolicyTest, SpansAreAPartOfThePolicy) {
+  const std::vector<TokenSpan> spans = {{.begin = 0, .end = 7}, {.begin = 7, .end = 20}};
+  const std::string policy = WithSpans("streaming:64+16", spans);
+  EXPECT_EQ(policy, "streaming:64+16@0-7,7-20");
+  EXPECT_EQ(*ParseKvPolicy(policy), policy);
+  const auto eviction = EvictionOf(policy);
+  ASSERT_TRUE(eviction.has_value());
+  EXPECT_EQ(eviction->spans, spans);
+  EXPECT_EQ(eviction->limit(), 80u);
+  EXPECT_EQ(eviction->SpanTokens(), 20u);
+  EXPECT_EQ(EvictedTokens(policy, 100), 36u);
+  EXPECT_THAT(KvMethodsOf(policy), ElementsAre("streaming"));
+  EXPECT_NE(ProvenanceOf(policy), ProvenanceOf("streaming:64+16"));
+  EXPECT_NE(ProvenanceOf(policy), ProvenanceOf("streaming:64+16@0-7,8-20"));
+  for (const char* wrong :
+       {"snapkv:64@", "snapkv:64@5", "snapkv:64@5-", "snapkv:64@5-5", "snapkv:64@6-5",
+        "snapkv:64@5-9,8-10", "snapkv:64@5-9,", "snapkv:64@-9", "snapkv:64@5-9x", "snapkv:64@ 5-9",
+        "snapkv:64@5-99999999999", "snapkv:64@1-2@3-4", "quest:64@1-2", "i8@1-2", "@1-2"}) {
+    EXPECT_FALSE(ParseKvPolicy(wrong).ok()) << wrong;
+    EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
+  }
+}
+
+TEST(KvPolicyTest, SpansLeaveRoom) {
+  EXPECT_EQ(EvictionOf("streaming:64")->SpanTokensMax(), 28u);
+  EXPECT_EQ(EvictionOf("h2o:65")->SpanTokensMax(), 29u);
+  EXPECT_EQ(EvictionOf("h2o:256")->SpanTokensMax(), 124u);
+  EXPECT_EQ(EvictionOf("snapkv:256")->SpanTokensMax(), 220u);
+  EXPECT_TRUE(EvictionOf("streaming:64@10-38").has_value());
+  EXPECT_FALSE(EvictionOf("streaming:64@10-39").has_value());
+  EXPECT_FALSE(EvictionOf("snapkv:64@0-4294967295").has_value());
+  std::string many = "snapkv:512@0-1";
+  for (int i = 1; i < 64; ++i) many += fmt::format(",{}-{}", 2 * i, 2 * i + 1);
+  EXPECT_EQ(EvictionOf(many)->spans.size(), kKeepSpansMax);
+  EXPECT_FALSE(EvictionOf(many + ",500-501").has_value());
+}
+
+TEST(KvPolicyTest, PeopleNamePoliciesWithoutSpans) {
+  EXPECT_EQ(*ParseAskedKvPolicy("snapkv:64"), "snapkv:64");
+  EXPECT_THAT(Message(ParseAskedKvPolicy("snapkv:64@1-2").status()),
+              HasSubstr("\"snapkv:64@1-2\" has spans behind its @"));
 }
 
 }  // namespace

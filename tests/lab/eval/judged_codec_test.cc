@@ -62,7 +62,7 @@ TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("pages:i9"), HasSubstr("no format of pages"));
   EXPECT_THAT(ErrorOf("snapkw:64"), HasSubstr("snapkv"));
   EXPECT_THAT(ErrorOf("snapkv:63"), HasSubstr("TOKENS 64 to"));
-  EXPECT_THAT(ErrorOf("snapkv:64+32"), HasSubstr("METHOD tova, keydiff"));
+  EXPECT_THAT(ErrorOf("h2o:64+32"), HasSubstr("METHOD snapkv, tova"));
   EXPECT_THAT(ErrorOf("oracle:63"), HasSubstr("is unknown"));
   EXPECT_THAT(ErrorOf("tova:64+15"), HasSubstr("SLACK 16 to"));
 }

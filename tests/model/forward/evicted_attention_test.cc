@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 constexpr size_t kPrompt = 150, kMore = 9;
 constexpr int64_t kObserved = 12;
-constexpr KeepRule kRule{.keep = 40, .first = 0, .last = kObserved, .pool = 5};
+const KeepRule kRule{.keep = 40, .first = 0, .last = kObserved, .pool = 5};
 constexpr auto kEvicted = static_cast<int32_t>(kPrompt - kRule.keep);
 
 const ModelConfig kConfig{.layers = 3,

@@ -80,6 +80,51 @@ TEST_F(PromptTest, BoundsMarkPartsOfTokens) {
               HasSubstr("blend_separator is for text and chats"));
 }
 
+TEST_F(PromptTest, MarkersMarkWhatIsKept) {
+  const auto prompt = Prompt("text: 'read##one##two##three##' keep_marker: '##'");
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_EQ(prompt->ids, *Tokens("text: 'readonetwothree'")) << "markers are removed";
+  EXPECT_THAT(prompt->keep_spans, ElementsAre(TokenSpan{4, 7}, TokenSpan{10, 15}));
+  EXPECT_THAT(prompt->parts, ::testing::IsEmpty());
+  const auto beside = Prompt("text: '##a####b##c####' keep_marker: '##'");
+  ASSERT_TRUE(beside.ok()) << beside.status();
+  EXPECT_THAT(beside->keep_spans, ElementsAre(TokenSpan{0, 1}, TokenSpan{1, 2}));
+  const auto chat =
+      Prompt("chat { messages { role: 'user' content { text: 'a##b##' } } } keep_marker: '##'");
+  ASSERT_TRUE(chat.ok()) << chat.status();
+  EXPECT_EQ(chat->ids, *Tokens("chat { messages { role: 'user' content { text: 'ab' } } }"));
+  ASSERT_EQ(chat->keep_spans.size(), 1u);
+  const TokenSpan span = chat->keep_spans[0];
+  EXPECT_EQ(model_.tokenizer->Decode(
+                std::span(chat->ids).subspan(span.begin, span.end - span.begin), false),
+            "b");
+  EXPECT_THAT(Refusal("text: 'a##b##c##' keep_marker: '##'"),
+              HasSubstr("keep_marker is 3 times in the prompt, with text in 1 spans; there must be "
+                        "1 to 64 spans, each between two markers"));
+  EXPECT_THAT(Refusal("text: 'a####' keep_marker: '##'"), HasSubstr("with text in 0 spans"));
+  EXPECT_THAT(Refusal("text: 'a#b#' keep_marker: '#' blend_separator: '#'"),
+              HasSubstr("keep_marker is for evictions, and blend_separator for blends"));
+}
+
+TEST_F(PromptTest, BoundsMarkWhatIsKeptOfTokens) {
+  const auto prompt = Prompt("tokens { ids: 5 ids: 6 ids: 7 } keep_spans: [0, 1, 1, 3]");
+  ASSERT_TRUE(prompt.ok()) << prompt.status();
+  EXPECT_THAT(prompt->keep_spans, ElementsAre(TokenSpan{0, 1}, TokenSpan{1, 3}));
+  EXPECT_THAT(Refusal("tokens { ids: 5 ids: 6 } keep_spans: 1"),
+              HasSubstr("keep_spans has 1 entries; it must have an even number, up to 128"));
+  for (const char* wrong : {"[1, 1]", "[1, 3]", "[1, 0]"}) {
+    EXPECT_THAT(Refusal(fmt::format("tokens {{ ids: 5 ids: 6 }} keep_spans: {}", wrong)),
+                HasSubstr("keep_spans[1] is "));
+  }
+  EXPECT_THAT(
+      Refusal("tokens { ids: 5 ids: 6 } keep_spans: [0, 2, 1, 2]"),
+      HasSubstr("keep_spans[2] is 1; spans must ascend, be apart and not empty, up to the 2 "
+                "tokens"));
+  EXPECT_THAT(Refusal("text: 'a' keep_spans: [0, 1]"), HasSubstr("keep_spans is for tokens"));
+  EXPECT_THAT(Refusal("tokens { ids: 5 } keep_marker: '#'"),
+              HasSubstr("keep_marker is for text and chats"));
+}
+
 class BreakpointTest : public PromptTest {
  protected:
   absl::StatusOr<std::vector<PrefixBreakpoint>> Find(const std::string& text) {
@@ -163,6 +208,43 @@ TEST_F(PromptTest, SaysBothNumbersOfATooLongPrompt) {
   EXPECT_EQ(prepared.status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(Message(prepared.status()), HasSubstr("the prompt has 2100 tokens; the context of "
                                                     "test-model has 2048"));
+}
+
+TEST_F(PromptTest, SpansBecomeAPartOfThePolicy) {
+  v1::GenerateRequest request;
+  request.set_text("read##one##two");
+  request.set_keep_marker("##");
+  request.set_kv_policy("streaming:64+16");
+  request.mutable_output()->set_echo(true);
+  const PrepareArgs args{.request = request, .model = model_, .max_model_len = 2048};
+  const auto prepared = PrepareRequest(args);
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->session.kv_policy, "streaming:64+16@4-7");
+  EXPECT_EQ(prepared->session.echo, "readonetwo");
+  request.set_text("##" + std::string(29, 'a') + "##b");
+  EXPECT_THAT(Message(PrepareRequest(args).status()),
+              HasSubstr("keep_marker marks 29 tokens, and kv_policy streaming:64+16 keeps 64, of "
+                        "which 36 must be left for the first and the last tokens: at most 28 may "
+                        "be marked"));
+  request.set_kv_policy("i8");
+  EXPECT_THAT(Message(PrepareRequest(args).status()),
+              HasSubstr("keep_marker is set, and kv_policy is i8; it needs an eviction"));
+}
+
+TEST_F(PromptTest, MarkersAndBreakpointsOfAChatAreNotCombined) {
+  v1::GenerateRequest request;
+  v1::Message& message = *request.mutable_chat()->add_messages();
+  message.set_role("user");
+  v1::ContentPart& part = *message.add_content();
+  part.set_text("a##b##c");
+  request.set_keep_marker("##");
+  request.set_kv_policy("snapkv:64");
+  request.mutable_cache()->mutable_prompt();
+  const PrepareArgs args{.request = request, .model = model_, .max_model_len = 2048};
+  EXPECT_TRUE(PrepareRequest(args).ok()) << PrepareRequest(args).status();
+  part.mutable_breakpoint();
+  EXPECT_THAT(Message(PrepareRequest(args).status()),
+              HasSubstr("keep_marker cannot be combined with cache breakpoints within the chat"));
 }
 
 TEST_F(PromptTest, PriorityIsBoundedForAllAndForTenants) {

@@ -26,6 +26,9 @@ TEST(KvEvictionsTest, TakesWhatTheFlagNames) {
   EXPECT_TRUE(absl::IsFailedPrecondition(other.status())) << "another worker may";
   EXPECT_THAT(Message(other.status()), HasSubstr("--kv_eviction lacks keydiff"));
   EXPECT_TRUE(absl::IsInvalidArgument(evictions->Take("nonsense", 50, 50).status()));
+  EXPECT_EQ((*evictions->Take("snapkv:100@90-101", 101, 101))->spans.size(), 1u);
+  EXPECT_THAT(Message(evictions->Take("snapkv:100@90-102", 101, 101).status()),
+              HasSubstr("whose spans end at 102; the prompt has 101 tokens"));
   v1::WorkerState state;
   evictions->Describe(&state);
   EXPECT_EQ(state.kv_evictions_size(), 2);
