@@ -21,8 +21,9 @@ using ::testing::HasSubstr;
 
 constexpr size_t kPrompt = 150, kMore = 9;
 constexpr int64_t kObserved = 12;
-const KeepRule kRule{.keep = 40, .first = 0, .last = kObserved, .pool = 5};
-constexpr auto kEvicted = static_cast<int32_t>(kPrompt - kRule.keep);
+constexpr int64_t kKept = 40;
+const KeepRule kRule{.keep = kKept, .first = 0, .last = kObserved, .pool = 5};
+constexpr auto kEvicted = static_cast<int32_t>(kPrompt - kKept);
 
 const ModelConfig kConfig{.layers = 3,
                           .hidden = 48,
