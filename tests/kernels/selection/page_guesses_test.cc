@@ -2,60 +2,80 @@
 
 #include <gtest/gtest.h>
 
-#include <numeric>
-
 namespace penstock {
 namespace {
 
+using std::chrono::milliseconds;
+
 constexpr int32_t kLayer = 3;
+constexpr int64_t kChosen = 64;
 
-std::vector<uint32_t> Blocks(uint32_t first, size_t count) {
-  std::vector<uint32_t> blocks(count);
-  std::iota(blocks.begin(), blocks.end(), first);
-  return blocks;
+class PageGuessesTest : public testing::Test {
+ protected:
+  // A step that takes `with` if it guesses, else `without`. True if it does.
+  bool Step(milliseconds without, milliseconds with, int64_t missing = kChosen, int64_t rows = 1) {
+    guesses_.BeginStep(rows, now_);
+    const bool pays = guesses_.Pays(kLayer);
+    if (pays) guesses_.OnGuessed(kLayer, missing);
+    guesses_.OnChosen(kLayer, kChosen, pays ? 0 : missing);
+    now_ += pays ? with : without;
+    guesses_.EndStep(now_);
+    return pays;
+  }
+
+  void Try(milliseconds without, milliseconds with) {
+    for (size_t i = 0; i < PageGuesses::kTrialSteps; ++i) {
+      EXPECT_FALSE(Step(without, with)) << i;
+      EXPECT_TRUE(Step(without, with)) << i;
+    }
+  }
+
+  PageGuesses guesses_;
+  TimePoint now_;
+};
+
+TEST_F(PageGuessesTest, AreMadeWhereTheyAreFaster) {
+  Try(milliseconds(20), milliseconds(19));
+  for (int64_t i = 0; i < PageGuesses::kKeptSteps; ++i) {
+    EXPECT_TRUE(Step(milliseconds(20), milliseconds(30))) << i;
+  }
+  Try(milliseconds(20), milliseconds(20));  // a trial again
+  for (int64_t i = 0; i < PageGuesses::kKeptSteps; ++i) {
+    EXPECT_FALSE(Step(milliseconds(20), milliseconds(20))) << i;
+  }
 }
 
-// A step whose guess, if it is made, begins `off` blocks beside the choice. True if it was made.
-bool Step(PageGuesses& guesses, int64_t missing, uint32_t off) {
-  guesses.BeginStep();
-  const bool pays = guesses.Pays(kLayer);
-  if (pays) guesses.OnGuessed(kLayer, Blocks(100 + off, 64), missing);
-  guesses.OnChosen(kLayer, Blocks(100, 64), pays ? 0 : missing);
-  return pays;
+// A few steps that took long for another reason decide nothing.
+TEST_F(PageGuessesTest, TheMedianDecides) {
+  for (size_t i = 0; i < PageGuesses::kTrialSteps; ++i) {
+    Step(milliseconds(20), milliseconds(0));
+    Step(milliseconds(0), milliseconds(i < 7 ? 1000 : 19));
+  }
+  EXPECT_TRUE(Step(milliseconds(20), milliseconds(19)));
 }
 
-TEST(PageGuesses, AreMadeWhereManyPagesAreNotInMemory) {
-  PageGuesses guesses;
-  EXPECT_FALSE(Step(guesses, 4, 0));  // nothing is known
-  EXPECT_TRUE(Step(guesses, 4, 0));   // 4 of 64
-  EXPECT_TRUE(Step(guesses, 3, 0));   // what the guess has read counts
-  EXPECT_FALSE(Step(guesses, 3, 0));  // fewer
-  EXPECT_FALSE(guesses.Pays(kLayer + 1));
+TEST_F(PageGuessesTest, AreMadeWhereManyPagesAreNotInMemory) {
+  Try(milliseconds(20), milliseconds(10));
+  EXPECT_TRUE(Step(milliseconds(20), milliseconds(10), 3));
+  EXPECT_FALSE(Step(milliseconds(20), milliseconds(10), 4));  // 3 of 64 were missing before
+  EXPECT_TRUE(Step(milliseconds(20), milliseconds(10), 4));   // 4 were
+  EXPECT_FALSE(guesses_.Pays(kLayer + 1));
 }
 
-TEST(PageGuesses, AreMadeWhileMostAreRight) {
-  PageGuesses guesses;
-  Step(guesses, 64, 0);
-  for (int i = 0; i < 200; ++i) EXPECT_TRUE(Step(guesses, 64, 16)) << i;  // 3 of 4
+TEST_F(PageGuessesTest, StepsWithoutReadsAreNoTrial) {
+  for (size_t i = 0; i < 3 * PageGuesses::kTrialSteps; ++i) {
+    EXPECT_FALSE(Step(milliseconds(20), milliseconds(10), 0)) << i;
+  }
+  Try(milliseconds(20), milliseconds(10));
 }
 
-// Wrong guesses are made now and then, and more of them once they are right.
-TEST(PageGuesses, AreTriedAgain) {
-  PageGuesses guesses;
-  int made = 0;
-  for (int i = 0; i < 64 * 10; ++i) made += Step(guesses, 64, 32) ? 1 : 0;
-  EXPECT_EQ(made, 11);  // the first one and the trials
-  for (int i = 0; i < 64 * 12; ++i) Step(guesses, 64, 0);
-  for (int i = 0; i < 64; ++i) EXPECT_TRUE(Step(guesses, 64, 0)) << i;
-}
-
-// The last guesses count, not the first.
-TEST(PageGuesses, TheLastOnesCount) {
-  PageGuesses guesses;
-  for (int i = 0; i < 20'000; ++i) Step(guesses, 64, 0);
-  int made = 0;
-  for (int i = 0; i < 4'000; ++i) made += Step(guesses, 64, 64) ? 1 : 0;
-  EXPECT_LT(made, 1'000);
+TEST_F(PageGuessesTest, ATrialComparesStepsOfAsManyRows) {
+  for (size_t i = 0; i < 2 * PageGuesses::kTrialSteps - 1; ++i) {
+    Step(milliseconds(20), milliseconds(10));
+  }
+  EXPECT_FALSE(Step(milliseconds(20), milliseconds(10), kChosen, 2));
+  EXPECT_TRUE(Step(milliseconds(20), milliseconds(10), kChosen, 2));
+  EXPECT_FALSE(Step(milliseconds(20), milliseconds(10), kChosen, 2));
 }
 
 }  // namespace

@@ -154,7 +154,7 @@ TEST_F(WantedPagesTest, PagesThatWillBeChosenAreGuessedALayerAhead) {
 
   pager_.reads = true;
   Step(kPrompt + 2, kPrompt + 3, kPages);
-  EXPECT_TRUE(pager_.guessed.empty());  // it was not known yet that pages have to be read
+  EXPECT_TRUE(pager_.guessed.empty());  // steps without guesses take turns with such that guess
   EXPECT_EQ(Step(kPrompt + 3, kPrompt + 4, kPages), logits);
   EXPECT_EQ(pager_.wanted, chosen);
   EXPECT_EQ(pager_.guessed.size(), 2u);
@@ -178,6 +178,7 @@ TEST_F(WantedPagesTest, RowsWhoseBoundsAreMissingGuessNothing) {
   Step(kPrompt, kPrompt + 1, kPages);
   for (std::atomic<uint64_t>& serial : serials_) serial = 2;  // all blocks were taken again
   Step(kPrompt + 1, kPrompt + 2, kPages);
+  EXPECT_EQ(pager_.guessed.size(), 2u);
   for (const auto& [layer, guessed] : pager_.guessed) EXPECT_TRUE(guessed.empty()) << layer;
 }
 
