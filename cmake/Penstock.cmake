@@ -82,7 +82,7 @@ function(penstock_label_test name)
   endforeach()
 endfunction()
 
-# penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit TIMEOUT 120 [EACH] [ALONE] [BUSY] [RACES filter])
+# penstock_test(NAME SRCS a_test.cc DEPS module LABELS unit TIMEOUT 600 [EACH] [ALONE] [BUSY] [RACES filter])
 # One ctest test, which runs the whole program. EACH: one for every TEST in it, in processes of their
 # own, for tests that take long or change the process. ALONE: no other test runs beside it, because
 # it measures time or kills processes. RACES: which of its cases ThreadSanitizer runs, as a filter of
@@ -94,7 +94,7 @@ function(penstock_test name)
     set(M_LABELS unit)
   endif()
   if(NOT M_TIMEOUT)
-    set(M_TIMEOUT 300)
+    set(M_TIMEOUT 600)  # a test that hangs; with sanitizers the longest take a third of it
   endif()
   set(processors 1)
   if(M_ALONE)
