@@ -36,7 +36,7 @@ void PageGuesses::BeginTrial(int64_t rows) {
 
 void PageGuesses::EndStep(TimePoint now) {
   if (kept_ > 0) return;
-  // Where nothing is read, there is nothing to compare.
+  // Guesses save no time while all pages are in memory, so such steps are not compared.
   if (!AnyMissing()) return BeginTrial(rows_);
   (guesses_ ? with_ : without_).push_back(now - begun_);
   if (with_.size() < kTrialSteps) return;

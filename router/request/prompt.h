@@ -26,7 +26,7 @@ struct PromptIdsAndParts {
   // Of a request with blend_separator or blend_parts: where its re-usable parts begin, and behind
   // them where the last one ends. Else empty.
   std::vector<uint32_t> parts = {};
-  // Of a request with keep_marker or keep_spans: what an eviction must keep, as in KvEviction.
+  // The spans that keep_marker or keep_spans marks, in the form of KvEviction::spans. Else empty.
   std::vector<TokenSpan> keep_spans = {};
 };
 
