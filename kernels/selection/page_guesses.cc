@@ -12,10 +12,6 @@ Duration Median(std::vector<Duration>& times) {
   return *middle;
 }
 
-bool MustRead(int64_t missing, int64_t chosen, int64_t share) {
-  return missing > 0 && missing * share >= chosen;
-}
-
 }  // namespace
 
 void PageGuesses::BeginStep(int64_t rows, TimePoint now) {
@@ -45,16 +41,11 @@ void PageGuesses::EndStep(TimePoint now) {
   BeginTrial(0);
 }
 
-bool PageGuesses::AnyMissing() const {
-  return std::ranges::any_of(layers_, [](const Layer& layer) {
-    return MustRead(layer.missing, layer.chosen, kMissingShare);
-  });
-}
+bool PageGuesses::AnyMissing() const { return std::ranges::any_of(layers_, &Layer::ReadsMany); }
 
 bool PageGuesses::Pays(int32_t layer) const {
-  if (!guesses_ || static_cast<size_t>(layer) >= layers_.size()) return false;
-  const Layer& before = layers_[static_cast<size_t>(layer)];
-  return MustRead(before.missing, before.chosen, kMissingShare);
+  const auto index = static_cast<size_t>(layer);
+  return guesses_ && index < layers_.size() && layers_[index].ReadsMany();
 }
 
 PageGuesses::Layer& PageGuesses::Of(int32_t layer) {

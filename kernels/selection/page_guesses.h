@@ -36,6 +36,7 @@ class PageGuesses {
   struct Layer {
     int64_t guessed_missing = 0;      // in this step
     int64_t chosen = 0, missing = 0;  // in the last step that chose, in which guesses count
+    bool ReadsMany() const { return missing > 0 && missing * kMissingShare >= chosen; }
   };
   Layer& Of(int32_t layer);
   bool AnyMissing() const;

@@ -206,7 +206,7 @@ TEST(EvictionTest, WorkersAreTheOuterBound) {
               HasSubstr("cannot be combined with log-probabilities of the prompt"));
 }
 
-// What every method keeps with spans, at the beginning, in the middle and at the end of the prompt.
+// Every method keeps spans at the beginning, in the middle and at the end of the prompt.
 TEST(EvictionTest, EveryMethodKeepsSpansAsInOneProcess) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill_flags = With({"--random_chunks"}), .decode_flags = kAllow});

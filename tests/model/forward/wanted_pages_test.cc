@@ -143,8 +143,8 @@ TEST_F(WantedPagesTest, ATokenThatSelectsWantsWhatItChooses) {
   }
 }
 
-// Where chosen pages have to be read, those of the next step are guessed before the layer before
-// has ended. Guesses are near the choices, and change nothing.
+// While pages have to be read, every other step guesses the pages of a layer before it has the
+// layer's queries. Most guesses are right, and they change no logits.
 TEST_F(WantedPagesTest, PagesThatWillBeChosenAreGuessedALayerAhead) {
   Step(0, kPrompt, kPages);
   for (size_t i = 0; i < 3; ++i) Step(kPrompt + i, kPrompt + i + 1, kPages);
