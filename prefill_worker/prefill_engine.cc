@@ -158,9 +158,10 @@ void PrefillEngine::Drop(const HandoffKey& key) {
 void PrefillEngine::Forget(uint64_t id) {
   if (prompts_.at(id).blend != nullptr) DropParts(id);
   scheduler_.Remove(id);
-  if (!prompts_.at(id).part_of) --prompts_here_;
-  prompts_.erase(id);
+  const bool counted = !prompts_.at(id).part_of;
+  prompts_.erase(id);  // frees its blocks before it stops being counted
   tokens_waiting_ = scheduler_.tokens_waiting() + BlendsWaiting();
+  if (counted) --prompts_here_;
 }
 
 void PrefillEngine::Fail(uint64_t id, const absl::Status& status) {

@@ -51,7 +51,7 @@ TEST_F(DraftModelEngineTest, OneSequenceTakesFewSteps) {
 
 TEST_F(DraftModelEngineTest, AWrongModelChangesNothing) {
   draft_runner_.errs_at = 3;
-  HoldSteps();
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);

@@ -285,7 +285,7 @@ class DecodeEngineTest : public ::testing::Test {
                                    *engine_, *pool_);
     store_->Start();
     cache_->AttachStore(store_.get());
-    engine_->Start();
+    if (!starts_with_all_) engine_->Start();
   }
   void OnRoom() { source_->OnRoom(); }
 
@@ -340,20 +340,17 @@ class DecodeEngineTest : public ::testing::Test {
 
   void Serve(std::vector<TestSession>& sessions) {
     for (TestSession& session : sessions) source_->Add(session);
-    all_came_ = true;
-    all_came_.notify_one();
+    if (starts_with_all_) engine_->Start();
     for (TestSession& session : sessions) ExpectExact(session);
   }
-  // Called before Make: the first step waits for the sessions of Serve, so that batches do not
-  // depend on how fast they come.
-  void HoldSteps() {
-    runner_.before_step = [this] { all_came_.wait(false); };
-  }
+  // Called before Make: the engine starts with all sessions of Serve, so that batches do not depend
+  // on how fast they come.
+  void StartWithAll() { starts_with_all_ = true; }
 
   int32_t draft_tokens_ = 0;  // no speculation
   bool ngrams_ = true;
-  int64_t draft_blocks_ = 0;            // no draft model
-  std::atomic<bool> all_came_ = false;  // the sessions of Serve
+  int64_t draft_blocks_ = 0;  // no draft model
+  bool starts_with_all_ = false;
   SteadyClock clock_;
   const Clock* engine_clock_ = &clock_;
   HashRunner runner_;

@@ -92,12 +92,11 @@ TEST_F(DecodeEngineTest, StoppedInTheMiddleEverySessionIsToldOnce) {
 // each step, while sessions wait. A real step takes longer than the store's copies, so these end
 // first.
 TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
+  StartWithAll();
   Make(2000, 20000, 128);
   double used = 0;
   int64_t samples = 0;
-  std::atomic<bool> all_came = false;
   runner_.before_step = [&] {
-    while (!all_came) all_came.wait(false);
     store_->WaitUntilQuiet();
     source_->OnRoom();  // all that fit are admitted; the others wait for blocks
     if (!source_->waiting()) return;
@@ -106,10 +105,7 @@ TEST_F(DecodeEngineTest, UnderPressureThePoolIsFull) {
     ++samples;
   };
   std::vector<TestSession> sessions = Mixed(400, 100, 10);
-  for (TestSession& session : sessions) source_->Add(session);
-  all_came = true;
-  all_came.notify_one();
-  for (TestSession& session : sessions) ExpectExact(session);
+  Serve(sessions);
   ASSERT_GT(samples, 100);
   const double utilisation =
       used / static_cast<double>(samples) / static_cast<double>(pool_->blocks_total());

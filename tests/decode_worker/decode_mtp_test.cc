@@ -32,6 +32,7 @@ class MtpEngineTest : public DecodeEngineTest {
 
 // A sequence that was handed over has one slot without the hidden state before it.
 TEST_F(MtpEngineTest, IsAlwaysRight) {
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
@@ -42,6 +43,7 @@ TEST_F(MtpEngineTest, IsAlwaysRight) {
 }
 
 TEST_F(MtpEngineTest, OneSequenceTakesFewSteps) {
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(1);
   sessions[0].answers = 400;
@@ -54,6 +56,7 @@ TEST_F(MtpEngineTest, OneSequenceTakesFewSteps) {
 
 // Its hidden states go on from those of the prompt.
 TEST_F(MtpEngineTest, APromptComputedHereLeavesNoHole) {
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(8);
   for (TestSession& session : sessions) session.local = true;
@@ -65,7 +68,7 @@ TEST_F(MtpEngineTest, APromptComputedHereLeavesNoHole) {
 
 TEST_F(MtpEngineTest, AWrongLayerChangesNothing) {
   runner_.mtp_errs_at = 3;
-  HoldSteps();
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
@@ -75,6 +78,7 @@ TEST_F(MtpEngineTest, AWrongLayerChangesNothing) {
 }
 
 TEST_F(MtpEngineTest, PreemptedSessionsGoOnExactly) {
+  StartWithAll();
   Make(90, 4000);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
@@ -89,6 +93,7 @@ TEST_F(MtpEngineTest, TheSequencesOwnTokensMayGuessToo) {
   ngrams_ = true;
   runner_.repeats = true;
   runner_.mtp_errs_at = 2;
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
@@ -115,6 +120,7 @@ TEST_F(MtpEngineTest, BeamsGetNoGuesses) {
 TEST_F(MtpEngineTest, AFailedLayerEndsNoSession) {
   int steps = 0;
   runner_.mtp_fails = [&steps] { return ++steps > 40; };
+  StartWithAll();
   Make(90, 4000);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);
