@@ -31,7 +31,7 @@ std::unique_ptr<MtpDrafter> MtpDrafterOf(WorkerRuntime& runtime) {
   return std::make_unique<MtpDrafter>(
       *host.runner, host.pool->view(), runtime.clock(),
       MtpDrafter::Options{.step_tokens = host.cpu_runner->max_step_tokens(),
-                          .relative_cost = 2.0 / host.layout.layers});
+                          .relative_cost = 2.0 * host.layout.Copies() / host.layout.layers});
 }
 
 class DecodeRole final : public EngineRole {

@@ -46,10 +46,10 @@ struct AttentionArgs {
   View<float, 2> output;         // [rows, heads * the layout's ValueDim()]
   int32_t heads = 0;             // a multiple of the layout's kv_heads
   PagedKv kv;                    // head_dim is a multiple of 8, and of 16 in quantised pages
-  int32_t layer = 0;
-  int32_t window = 0;  // last positions that a query attends to, itself included; 0: all
-  float scale = 1.0f;  // factor of the scores, usually 1 / sqrt(head_dim)
-  float cap = 0;       // scores become cap * tanh(score / cap) (Gemma 2); 0: no cap
+  int32_t layer = 0;             // as it is stored; with a span, the first of the two copies
+  int32_t window = 0;            // last positions that a query attends to, itself included; 0: all
+  float scale = 1.0f;            // factor of the scores, usually 1 / sqrt(head_dim)
+  float cap = 0;                 // scores become cap * tanh(score / cap) (Gemma 2); 0: no cap
   // For each head, a score that takes part in the softmax and has no value (gpt-oss); empty: none.
   std::span<const float> sinks = {};
   std::span<const AttentionSequence> sequences;
@@ -67,7 +67,8 @@ void Attention(const Exec& exec, const AttentionArgs& args);
 // on its own position and window only: not on the other rows of the batch, the prefill chunk or the
 // page size. Keys and values are always read from the pages, including those of the chunk itself,
 // so a prompt that is computed in any chunks, or taken over from another worker, attends to the
-// same numbers.
+// same numbers. With a span (KvPageFormat) a row reads its own span's second copy, by its position,
+// so that all this holds as well; sequences have no `head_blocks` then.
 inline void Attention(const Exec& exec, const AttentionArgs& args) { cpu::Attention(exec, args); }
 
 }  // namespace penstock

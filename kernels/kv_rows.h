@@ -29,6 +29,10 @@ namespace cpu {
 // so that a broken model cannot look sound.
 void StoreKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values);
 
+// Stores the same row in bf16, for the queries of its span (KvLayout::span); `at.layer` is that of
+// the first copy. It is rotated where the page's format rotates.
+void StoreRecentKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values);
+
 // Loads `count` rows of a page into `rows` [count][head_dim]. Rotated rows stay rotated: a product
 // with rotated keys takes rotated queries, and a sum of rotated values is rotated back. The result
 // for a row depends on the bytes of that row only.

@@ -31,12 +31,12 @@ class PageCopier {
 template <class Copy>
 void ForEachPiece(const PagedKv& kv, uint32_t block, size_t offset, size_t bytes,
                   const Copy& copy) {
-  const size_t layer_bytes = kv.layout.LayerBytes();
   for (size_t at = 0; at < bytes;) {
-    const auto layer = static_cast<int32_t>((offset + at) / layer_bytes);
-    const size_t within = (offset + at) % layer_bytes;
+    const int32_t layer = kv.layout.LayerAt(offset + at);
+    const size_t within = offset + at - kv.layout.BytesBefore(layer);
     const bool behind = layer >= kv.layout.layers;
-    const size_t piece = behind ? bytes - at : std::min(bytes - at, layer_bytes - within);
+    const size_t piece =
+        behind ? bytes - at : std::min(bytes - at, kv.layout.BytesOf(layer) - within);
     const bool here = !behind && kv.Has(block, layer);
     copy(here ? kv.Layer(block, layer) + within : nullptr, at, piece);
     at += piece;
@@ -47,10 +47,9 @@ void ForEachPiece(const PagedKv& kv, uint32_t block, size_t offset, size_t bytes
 inline void WantBytes(const PagedKv& kv, std::span<const uint32_t> blocks, size_t offset,
                       size_t bytes) {
   if (kv.pager == nullptr) return;
-  const size_t layer_bytes = kv.layout.LayerBytes();
   const size_t end = std::min(offset + bytes, kv.layout.PayloadBytes());
-  for (size_t layer = offset / layer_bytes; layer * layer_bytes < end; ++layer) {
-    kv.pager->OnWanted(blocks, static_cast<int32_t>(layer));
+  for (int32_t layer = kv.layout.LayerAt(offset); kv.layout.BytesBefore(layer) < end; ++layer) {
+    kv.pager->OnWanted(blocks, layer);
   }
 }
 
@@ -84,6 +83,21 @@ inline void WritePages(const PagedKv& kv, std::span<const uint32_t> pages, size_
       });
     }
     host += bytes;
+  }
+}
+
+// The second copies (KvLayout::span) of a block that has a row, to and from host memory:
+// RowPayloadBytes of the layout.
+inline void ReadRow(const PagedKv& kv, uint32_t block, std::byte* host) {
+  const size_t bytes = kv.layout.RecentBytes();
+  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += bytes) {
+    std::memcpy(host, kv.Layer(block, layer), bytes);
+  }
+}
+inline void WriteRow(const PagedKv& kv, uint32_t block, const std::byte* host) {
+  const size_t bytes = kv.layout.RecentBytes();
+  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += bytes) {
+    std::memcpy(kv.Layer(block, layer), host, bytes);
   }
 }
 

@@ -4,93 +4,13 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
-#include <optional>
-#include <string_view>
 
+#include "base/check.h"
 #include "kernels/bf16.h"
+#include "kernels/kv_format.h"
 #include "kernels/window_group.h"
 
 namespace penstock {
-
-// The resident format of keys and values in pages. Every format except kBf16 keeps a scale for each
-// head of each token (kv_quant.h). kF8 is e4m3. kI8 and the four-bit planes of kI4r and kK8v4 keep
-// a minimum too. kI4r stores rotated keys. kK3v3 and kK3v2 store rotated keys and values, as levels
-// of a normal distribution, in as many bits as the name says for each.
-enum class KvDtype : uint8_t {
-  kBf16 = 1,
-  kF8 = 2,
-  kI8 = 3,
-  kI4r = 4,
-  kK8v4 = 5,
-  kK3v3 = 6,
-  kK3v2 = 7
-};
-
-// The name of a format in flags and in BlockNamespace, such as "bf16" or "k8v4".
-constexpr std::string_view KvDtypeName(KvDtype dtype) {
-  switch (dtype) {
-    case KvDtype::kBf16:
-      return "bf16";
-    case KvDtype::kF8:
-      return "f8";
-    case KvDtype::kI8:
-      return "i8";
-    case KvDtype::kI4r:
-      return "i4r";
-    case KvDtype::kK8v4:
-      return "k8v4";
-    case KvDtype::kK3v3:
-      return "k3v3";
-    case KvDtype::kK3v2:
-      return "k3v2";
-  }
-  return "unknown";
-}
-
-inline constexpr KvDtype kKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8,   KvDtype::kI8,
-                                        KvDtype::kI4r,  KvDtype::kK8v4, KvDtype::kK3v3,
-                                        KvDtype::kK3v2};
-// Those that kernels of GPUs read and write.
-inline constexpr KvDtype kGpuKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8, KvDtype::kI8,
-                                           KvDtype::kI4r, KvDtype::kK8v4};
-constexpr bool GpusHold(KvDtype dtype) {
-  return std::find(std::begin(kGpuKvDtypes), std::end(kGpuKvDtypes), dtype) !=
-         std::end(kGpuKvDtypes);
-}
-
-constexpr std::optional<KvDtype> KvDtypeOf(std::string_view name) {
-  for (const KvDtype dtype : kKvDtypes) {
-    if (KvDtypeName(dtype) == name) return dtype;
-  }
-  return std::nullopt;
-}
-
-enum class KvPlane : uint8_t { kKeys = 0, kValues = 1 };
-
-// The bits of a code, without its share of the scale.
-constexpr int32_t CodeBits(KvDtype dtype, KvPlane plane) {
-  const bool keys = plane == KvPlane::kKeys;
-  switch (dtype) {
-    case KvDtype::kBf16:
-      return 16;
-    case KvDtype::kF8:
-    case KvDtype::kI8:
-      return 8;
-    case KvDtype::kK8v4:
-      return keys ? 8 : 4;
-    case KvDtype::kI4r:
-      return 4;
-    case KvDtype::kK3v3:
-      return 3;
-    case KvDtype::kK3v2:
-      return keys ? 3 : 2;
-  }
-  return 0;
-}
-
-// True for formats of 2 and 3 bits, whose codes are levels (kv_quant.h).
-constexpr bool HasLevels(KvDtype dtype) { return CodeBits(dtype, KvPlane::kValues) < 4; }
 
 // The geometry of a block ("page"). A layer consists of codes [kv_head][K|V][slot][row] and, if the
 // format has scales, scales [kv_head][K|V][slot]. All layers of a block are contiguous, and so is
@@ -99,8 +19,12 @@ constexpr bool HasLevels(KvDtype dtype) { return CodeBits(dtype, KvPlane::kValue
 // Pages of latents (multi-head latent attention) have one plane, [slot][row], that all heads share:
 // a row is the latent and then the rotated key, in bf16. Attention takes the whole row as key and
 // its latent as value.
+//
+// With a span (KvPageFormat) a layer of the model is stored twice: as layer 2 * i in `dtype`, and
+// as layer 2 * i + 1 in bf16, [kv_head][K|V][slot][row], rotated where `dtype` rotates. The second
+// is needed only while a query of the same span may come, so these layers are the window group.
 struct KvLayout {
-  int32_t layers = 0;
+  int32_t layers = 0;  // as they are stored
   int32_t kv_heads = 0;
   int32_t head_dim = 0;  // a multiple of 16, unless dtype is kBf16
   int32_t block_tokens = 16;
@@ -111,10 +35,39 @@ struct KvLayout {
   int32_t latent_rope_dim = 0;
   // The layers with a window of a model whose other layers see all tokens; `window` is 0 then.
   WindowGroup group = {};
+  int32_t span = 0;  // tokens; see KvPageFormat
 
   bool HasLatents() const { return latent_rope_dim > 0; }
   int32_t Planes() const { return HasLatents() ? 1 : 2; }
   int32_t ValueDim() const { return head_dim - latent_rope_dim; }  // of what attention adds up
+
+  KvPageFormat format() const { return {.dtype = dtype, .span = span}; }
+  // This layout without the second copies.
+  KvLayout FirstCopies() const {
+    KvLayout result = *this;
+    if (span == 0) return result;
+    result.layers = layers / 2;
+    result.group = {};
+    result.span = 0;
+    return result;
+  }
+  // This layout, which has no span, in another format.
+  KvLayout In(const KvPageFormat& format) const {
+    PENSTOCK_CHECK_EQ(span, 0);
+    KvLayout result = *this;
+    result.dtype = format.dtype;
+    result.span = format.span;
+    if (format.span == 0) return result;
+    PENSTOCK_CHECK(window == 0 && group.empty() && !HasLatents());
+    result.layers = 2 * layers;
+    result.group.window = format.span;
+    for (int32_t layer = 1; layer < result.layers; layer += 2) {
+      result.group.layers.set(static_cast<size_t>(layer));
+    }
+    return result;
+  }
+  // Stored layers for each layer of the model; the first of them has the format `dtype`.
+  int32_t Copies() const { return span > 0 ? 2 : 1; }
 
   // True if the pages store the plane's rows rotated (kv_quant.h).
   bool IsRotated(KvPlane plane) const {
@@ -136,18 +89,46 @@ struct KvLayout {
   size_t HeadBytes() const {
     return PlaneBytes(KvPlane::kKeys) + (HasLatents() ? 0 : PlaneBytes(KvPlane::kValues));
   }
-  size_t LayerBytes() const {
+  size_t LayerBytes() const {  // of a layer in `dtype`
     return static_cast<size_t>(kv_heads) *
            (HeadBytes() +
             static_cast<size_t>(Planes()) * static_cast<size_t>(block_tokens) * ScaleBytes());
   }
-  size_t PayloadBytes() const { return static_cast<size_t>(layers) * LayerBytes(); }
+  // Of the same layer in bf16; 0 without a span.
+  size_t RecentBytes() const { return span > 0 ? RecentAt(kv_heads, KvPlane::kKeys, 0) : 0; }
+  size_t BytesOf(int32_t layer) const {
+    return span > 0 && layer % 2 == 1 ? RecentBytes() : LayerBytes();
+  }
+  // Of the layers before `layer`.
+  size_t BytesBefore(int32_t layer) const {
+    if (span == 0) return static_cast<size_t>(layer) * LayerBytes();
+    return static_cast<size_t>(layer / 2) * (LayerBytes() + RecentBytes()) +
+           static_cast<size_t>(layer % 2) * LayerBytes();
+  }
+  size_t BytesOf(int32_t first_layer, int32_t last_layer) const {
+    return BytesBefore(last_layer) - BytesBefore(first_layer);
+  }
+  // The layer that has byte `offset` of a block; `layers` if it is behind the last.
+  int32_t LayerAt(size_t offset) const {
+    const size_t each = LayerBytes() + RecentBytes();
+    const auto pair = static_cast<int32_t>(offset / each);
+    if (span == 0) return std::min(pair, layers);
+    return std::min(2 * pair + (offset % each >= LayerBytes() ? 1 : 0), layers);
+  }
+  size_t PayloadBytes() const { return BytesBefore(layers); }
   // Distance from one block to the next in an arena: a multiple of 4,096, so that direct I/O can
   // transfer blocks.
-  size_t BlockStride() const { return StrideOf(layers); }
+  size_t BlockStride() const { return StrideOf(PayloadBytes()); }
+  // Of the second copies of all layers.
+  size_t RowPayloadBytes() const { return static_cast<size_t>(layers / 2) * RecentBytes(); }
   // The parts of a block that the window group's layers and the others take when they lie apart.
-  size_t RowStride() const { return StrideOf(group.size()); }
-  size_t FullStride() const { return StrideOf(layers - group.size()); }
+  size_t RowStride() const {
+    return StrideOf(span > 0 ? RowPayloadBytes()
+                             : static_cast<size_t>(group.size()) * LayerBytes());
+  }
+  size_t FullStride() const {
+    return StrideOf(static_cast<size_t>(layers - group.size()) * LayerBytes());
+  }
 
   // Offset of a row's codes, and of its scale, from the first byte of its layer. The value of a
   // latent begins where its key does.
@@ -163,6 +144,13 @@ struct KvLayout {
                        static_cast<size_t>(slot);
     return static_cast<size_t>(kv_heads) * HeadBytes() + row * ScaleBytes();
   }
+  // Offset of a row in bf16 from the first byte of its layer, which is the second copy.
+  size_t RecentAt(int32_t kv_head, KvPlane plane, int64_t slot) const {
+    const size_t row = (static_cast<size_t>(kv_head) * 2 + static_cast<size_t>(plane)) *
+                           static_cast<size_t>(block_tokens) +
+                       static_cast<size_t>(slot);
+    return row * static_cast<size_t>(head_dim) * sizeof(Bf16);
+  }
 
   int64_t BlocksFor(int64_t tokens) const { return (tokens + block_tokens - 1) / block_tokens; }
 
@@ -171,7 +159,9 @@ struct KvLayout {
   int64_t FirstBlock(int64_t position) const { return FirstSeen(window, position); }
   // The same of the window group's layers: a sequence that goes on at `position` needs earlier
   // blocks' KV of the other layers only.
-  int64_t FirstGroupBlock(int64_t position) const { return FirstSeen(group.window, position); }
+  int64_t FirstGroupBlock(int64_t position) const {
+    return span > 0 ? position / span * span / block_tokens : FirstSeen(group.window, position);
+  }
   // The most blocks that a sequence needs at once on its way to `tokens` tokens, in steps of at
   // most `step` tokens.
   int64_t BlocksAtOnce(int64_t tokens, int64_t step) const {
@@ -200,6 +190,7 @@ struct KvLayout {
     for (int32_t layer = 0; layer < layers && !group.empty(); ++layer) {
       if (group.Has(layer)) add((int64_t{layer} << 32) + group.window);
     }
+    if (span > 0) add(-span);
     return hash;
   }
 
@@ -215,9 +206,7 @@ struct KvLayout {
     const int64_t all = BlocksFor(tokens);
     return seen == 0 ? all : std::min(all, BlocksFor(Seen(seen) - 1 + block_tokens - 1 + step));
   }
-  size_t StrideOf(int32_t count) const {
-    return (static_cast<size_t>(count) * LayerBytes() + 4095) / 4096 * 4096;
-  }
+  static size_t StrideOf(size_t bytes) { return (bytes + 4095) / 4096 * 4096; }
 };
 
 class KvPager;
@@ -245,11 +234,18 @@ struct PagedKv {
     return rows == nullptr || !layout.group.Has(layer) || rows->row[block] != rows->no_row;
   }
   std::byte* Layer(uint32_t block, int32_t layer) const {
-    const auto index = static_cast<size_t>(layer);
-    if (rows == nullptr) return Block(block) + index * layout.LayerBytes();
-    const size_t at = rows->place[index] * layout.LayerBytes();
+    if (rows == nullptr) return Block(block) + layout.BytesBefore(layer);
+    const size_t at = rows->place[static_cast<size_t>(layer)];
     return layout.group.Has(layer) ? rows->arena + rows->row[block] * rows->row_stride + at
                                    : arena + block * rows->block_stride + at;
+  }
+  // The same pages, of which second copies (KvLayout::span) are left out. They must lie apart.
+  PagedKv FirstCopies() const {
+    PENSTOCK_CHECK(layout.span == 0 || rows != nullptr);
+    PagedKv result = *this;
+    result.layout = layout.FirstCopies();
+    if (layout.span > 0) result.rows = nullptr;
+    return result;
   }
   // Pages in bf16 only: the keys, or values, of one head, [slot][head_dim].
   Bf16* Keys(uint32_t block, int32_t layer, int32_t kv_head) const {

@@ -44,7 +44,7 @@ struct WindowRowsView {
   size_t block_stride = 0;        // bytes, in the memory of the other layers
   const uint32_t* row = nullptr;  // by block; `no_row`: it has none
   uint32_t no_row = 0;
-  std::vector<uint32_t> place = {};  // of each layer among those of its kind
+  std::vector<size_t> place = {};  // of each layer in its block or row, in bytes
 };
 
 }  // namespace penstock

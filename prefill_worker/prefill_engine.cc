@@ -17,9 +17,9 @@ constexpr int64_t kSlabBytesMin = int64_t{256} << 10;
 
 int32_t LayersPerGroup(const KvLayout& layout, int32_t chunk_tokens) {
   const int64_t layer_bytes =
-      layout.BlocksFor(chunk_tokens) * static_cast<int64_t>(layout.LayerBytes());
+      layout.BlocksFor(chunk_tokens) * static_cast<int64_t>(layout.BytesOf(0, layout.Copies()));
   const auto wanted = static_cast<int32_t>((kSlabBytesMin + layer_bytes - 1) / layer_bytes);
-  return std::clamp(wanted, 1, std::max(1, layout.layers / 2));
+  return std::clamp(wanted, 1, std::max(1, layout.layers / layout.Copies() / 2));
 }
 
 PrefillEngine::PrefillEngine(ModelRunner& runner, BlockPool& pool, KvCacheManager& cache,

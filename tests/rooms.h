@@ -188,7 +188,7 @@ const Rooms kRooms = {
       "router/metrics", "router/openai",     "router/page",  "router/picker", "router/responses",
       "router/scaling", "router/trace"}},
     // The command line.
-    {"cli/shell", {"base", "base/config", "base/program", "base/rpc"}},
+    {"cli/shell", {"base", "base/config", "base/program", "base/rpc", "kernels"}},
     {"cli/client", {"base", "cli/shell", "proto"}},
     {"cli/operate", {"base", "base/log", "base/rpc", "cli/shell", "kvstore/tiers", "proto"}},
     {"cli/local", {"base", "cli/client", "cli/shell", "model/gguf"}},

@@ -36,7 +36,7 @@ void AddWorkers(CLI::App& command, UpOptions& up) {
       ->check(Quiet(CLI::IsMember({16, 32, 64})))
       ->type_name("N");
   command.add_option("--kv-format", up.kv_format, "KV format in memory [bf16]")
-      ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4", "k3v3", "k3v2"})))
+      ->check(FormatOfPages())
       ->type_name("NAME");
   command
       .add_option("--lossy-kv", up.lossy_kv,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/page_copier.h"
 
 namespace penstock {
 
@@ -23,6 +24,8 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
     }
   }
   swapped->blocks_ = pages.size();
+  swapped->kv_ = pool.view();
+  swapped->SaveRows(pages);
   std::vector<BlockRef> given_up = pool.Share(pages);
   ASSIGN_OR_RETURN(swapped->ticket_, store.SwapOut(pages));
   swapped->choices_ = std::move(choices);
@@ -32,6 +35,25 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
   }
   pool.DropToLeave(std::move(given_up));
   return swapped;
+}
+
+void SwappedSession::SaveRows(std::span<const BlockRef> pages) {
+  if (kv_.layout.span == 0) return;
+  const size_t bytes = kv_.layout.RowPayloadBytes();
+  for (size_t i = 0; i < pages.size(); ++i) {
+    if (!rows_[i]) continue;
+    recent_.resize(recent_.size() + bytes);
+    ReadRow(kv_, pages[i].id(), recent_.data() + recent_.size() - bytes);
+  }
+}
+
+void SwappedSession::WriteRows(std::span<const BlockRef> pages) {
+  const std::byte* from = recent_.data();
+  for (size_t i = 0; i < pages.size() && !recent_.empty(); ++i) {
+    if (!rows_[i]) continue;
+    WriteRow(kv_, pages[i].id(), from);
+    from += kv_.layout.RowPayloadBytes();
+  }
 }
 
 int64_t SwappedSession::growth() const {
@@ -73,6 +95,7 @@ absl::StatusOr<std::vector<DecodeSequence>> SwappedSession::TakeChoices() {
         "{} of {} swapped-out blocks came back: the store has stopped, or host memory is damaged",
         result->whole, blocks_);
   }
+  WriteRows(result->pages);
   for (size_t i = 0; i < choices_.size(); ++i) {
     for (size_t k = 0; k < choices_[i].passed; ++k) choices_[i].Append({});
     for (const size_t place : places_[i]) choices_[i].Append(result->pages[place].Share());

@@ -42,6 +42,8 @@ class SwappedSession {
   std::vector<DecodeSequence> Abandon() { return std::move(choices_); }
 
  private:
+  void SaveRows(std::span<const BlockRef> pages);
+  void WriteRows(std::span<const BlockRef> pages);
   struct Arrival {
     Mutex mutex;
     std::optional<RestoreResult> result GUARDED_BY(mutex);
@@ -49,6 +51,9 @@ class SwappedSession {
 
   size_t blocks_ = 0;
   std::vector<bool> rows_;  // for each block, true if its row is to be held
+  // The second copies of the blocks with rows, which the store does not take (KvLayout::span).
+  PagedKv kv_;
+  std::vector<std::byte> recent_;
   std::vector<DecodeSequence> choices_;
   // For each choice, the indices among the swapped blocks of those that its window has not passed.
   std::vector<std::vector<size_t>> places_;

@@ -62,6 +62,12 @@ struct Workspace {
   size_t bytes;
 };
 
+// The tokens of a tile, in one of the two forms in which pages with a span have them.
+struct TileForm {
+  int64_t tile = 0;
+  bool recent = false;  // in bf16, for the queries of the tile's span
+};
+
 // Consecutive tokens of a tile that lie in one page.
 struct KvRun {
   uint32_t page;
@@ -93,6 +99,7 @@ class Task {
         blocks_((rows_ + kTileRows - 1) / kTileRows),
         head_dim_(args.kv.layout.head_dim),
         value_dim_(args.kv.layout.ValueDim()),
+        span_(args.kv.layout.span),
         work_(work),
         simd_(ActiveSimd()) {
     for (int64_t row = 0; row < rows_; ++row) {
@@ -103,13 +110,16 @@ class Task {
   void Run() {
     LoadQueries();
     const int64_t last_tile = Position(rows_ - 1) / kKvTile;
-    Find(FirstAttended(Position(0)) / kKvTile);
-    for (int64_t tile = FirstAttended(Position(0)) / kKvTile; tile <= last_tile; ++tile) {
+    TileForm form = FirstOf(FirstAttended(Position(0)) / kKvTile);
+    Find(form);
+    while (form.tile <= last_tile) {
       Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, value_dim_, work_.values);
-      Find(tile + 1);
-      for (int64_t block = 0; block < blocks_; ++block) AddTile(tile, block);
+      const TileForm after = After(form);
+      Find(after);
+      for (int64_t block = 0; block < blocks_; ++block) AddTile(form, block);
+      form = after;
     }
     StoreOutput();
   }
@@ -121,6 +131,22 @@ class Task {
   // The first position that a query at `position` attends to.
   int64_t FirstAttended(int64_t position) const {
     return args_.window == 0 ? 0 : std::max<int64_t>(0, position - args_.window + 1);
+  }
+  // The span of a position or of a tile's positions. Without spans no row is in a tile's span, so
+  // all rows read what is not recent.
+  int64_t SpanOf(int64_t position) const { return span_ > 0 ? position / span_ : 0; }
+  int64_t SpanOfTile(int64_t tile) const { return span_ > 0 ? SpanOf(tile * kKvTile) : -1; }
+  bool Reads(int64_t row, const TileForm& form) const {
+    return (SpanOf(Position(row)) == SpanOfTile(form.tile)) == form.recent;
+  }
+  // The first form of a tile that some row reads.
+  TileForm FirstOf(int64_t tile) const {
+    return {.tile = tile, .recent = Reads(rows_ - 1, {tile, true})};
+  }
+  TileForm After(const TileForm& form) const {
+    const bool both = SpanOf(Position(0)) <= SpanOfTile(form.tile);
+    if (!form.recent && both) return {.tile = form.tile, .recent = true};
+    return FirstOf(form.tile + 1);
   }
   std::byte* Queries(int64_t block) const {
     return work_.queries + FirstRow(block) * head_dim_ * simd_.activation_bytes;
@@ -134,13 +160,13 @@ class Task {
 
   void LoadQueries();
   void BeginSums();
-  void Find(int64_t tile);
+  void Find(const TileForm& form);
   void AddRun(const KvRun& run);
   void Decode();
   void Prefetch(int64_t points);
-  void AddTile(int64_t tile, int64_t block);
+  void AddTile(const TileForm& form, int64_t block);
   void Scores(int64_t block, int rows);
-  void Softmax(int64_t tile, int64_t block, int rows);
+  void Softmax(const TileForm& form, int64_t block, int rows);
   void StoreOutput();
 
   const AttentionArgs& args_;
@@ -153,13 +179,16 @@ class Task {
   const int64_t blocks_;
   const int64_t head_dim_;
   const int64_t value_dim_;  // == head_dim_, unless the pages have latents
+  const int64_t span_;
   const Workspace& work_;
   const SimdOps& simd_;
   struct {
+    bool plain;  // the rows are read where they are, in bf16
+    bool recent;
     // Address of each token's key; for a quantised page, the address that Decode writes it to.
     const Bf16* keys[kKvTile];
     const Bf16* values[kKvTile];
-    // Coded key and value in the page; null for bf16 or no page.
+    // Key and value in the page; null for no page.
     const std::byte* codes[kKvTile][2];
     KvRun runs[kKvTile];
     int64_t run_count;
@@ -199,7 +228,10 @@ void Task::BeginSums() {
 
 // Sets the addresses of a tile's keys and values for the positions that this task attends to. Other
 // positions may have no page or stale bytes, so they read zeros.
-void Task::Find(int64_t tile) {
+void Task::Find(const TileForm& form) {
+  const int64_t tile = form.tile;
+  next_.recent = form.recent;
+  next_.plain = form.recent || args_.kv.layout.dtype == KvDtype::kBf16;
   std::fill_n(next_.keys, kKvTile, work_.zeros);
   std::fill_n(next_.values, kKvTile, work_.zeros);
   std::fill_n(&next_.codes[0][0], 2 * kKvTile, nullptr);
@@ -225,20 +257,24 @@ void Task::AddRun(const KvRun& run) {
   next_.runs[next_.run_count++] = run;
   const KvLayout& layout = args_.kv.layout;
   const auto head = static_cast<int32_t>(kv_head_);
-  const std::byte* page = args_.kv.Layer(run.page, args_.layer);
+  const bool recent = next_.recent;
+  const std::byte* page = args_.kv.Layer(run.page, args_.layer + (recent ? 1 : 0));
+  const auto row = [&](KvPlane plane, int64_t slot) {
+    return page + (recent ? layout.RecentAt(head, plane, slot) : layout.CodesAt(head, plane, slot));
+  };
   for (int64_t i = 0; i < run.count; ++i) {
     const int64_t token = run.token + i;
-    const std::byte* key = page + layout.CodesAt(head, KvPlane::kKeys, run.slot + i);
-    const std::byte* value = page + layout.CodesAt(head, KvPlane::kValues, run.slot + i);
+    const std::byte* key = row(KvPlane::kKeys, run.slot + i);
+    const std::byte* value = row(KvPlane::kValues, run.slot + i);
     next_.codes[token][0] = key;
     next_.codes[token][1] = layout.HasLatents() ? nullptr : value;
-    const bool plain = layout.dtype == KvDtype::kBf16;
+    const bool plain = next_.plain;
     next_.keys[token] =
         plain ? reinterpret_cast<const Bf16*>(key) : work_.key_rows + token * head_dim_;
     next_.values[token] =
         plain ? reinterpret_cast<const Bf16*>(value) : work_.value_rows + token * head_dim_;
   }
-  if (layout.ScaleBytes() > 0) {
+  if (!recent && layout.ScaleBytes() > 0) {
     __builtin_prefetch(page + layout.ScalesAt(head, KvPlane::kKeys, run.slot), 0, 2);
     __builtin_prefetch(page + layout.ScalesAt(head, KvPlane::kValues, run.slot), 0, 2);
   }
@@ -246,7 +282,7 @@ void Task::AddRun(const KvRun& run) {
 
 // Decodes the tile's rows of quantised pages. The result stays in the first-level cache.
 void Task::Decode() {
-  if (args_.kv.layout.dtype == KvDtype::kBf16) return;
+  if (next_.plain) return;
   for (int64_t i = 0; i < next_.run_count; ++i) {
     const KvRun& run = next_.runs[i];
     KvRowsAt at{.block = run.page,
@@ -267,8 +303,10 @@ void Task::Prefetch(int64_t points) {
   const int64_t stop =
       std::min<int64_t>(kKvTile, next_.prefetched + (kKvTile + points - 1) / points);
   constexpr size_t kLine = 64;
-  const size_t bytes[2] = {args_.kv.layout.RowBytes(KvPlane::kKeys),
-                           args_.kv.layout.RowBytes(KvPlane::kValues)};
+  const KvLayout& layout = args_.kv.layout;
+  const size_t plain = static_cast<size_t>(head_dim_) * sizeof(Bf16);
+  const size_t bytes[2] = {next_.plain ? plain : layout.RowBytes(KvPlane::kKeys),
+                           next_.plain ? plain : layout.RowBytes(KvPlane::kValues)};
   for (; next_.prefetched < stop; ++next_.prefetched) {
     for (int plane = 0; plane < 2; ++plane) {
       const std::byte* codes = next_.codes[next_.prefetched][plane];
@@ -278,15 +316,16 @@ void Task::Prefetch(int64_t points) {
   }
 }
 
-void Task::AddTile(int64_t tile, int64_t block) {
+void Task::AddTile(const TileForm& form, int64_t block) {
   const int rows = Rows(block);
-  const int64_t begin = tile * kKvTile, end = begin + kKvTile;
-  if (Position(FirstRow(block) + rows - 1) < begin ||
-      FirstAttended(Position(FirstRow(block))) >= end) {
-    return;
-  }
+  const int64_t first = FirstRow(block), last = first + rows - 1;
+  const int64_t begin = form.tile * kKvTile, end = begin + kKvTile;
+  if (Position(last) < begin || FirstAttended(Position(first)) >= end) return;
+  const bool read =
+      form.recent ? SpanOf(Position(first)) <= SpanOfTile(form.tile) : Reads(last, form);
+  if (!read) return;
   Scores(block, rows);
-  Softmax(tile, block, rows);
+  Softmax(form, block, rows);
   for (int64_t panel = 0; panel < Panels(value_dim_); ++panel) {
     simd_.multiply_weights(rows, work_.weights, work_.values + panel * kKvTile * kTileColumns,
                            Output(block) + panel * rows * kTileColumns);
@@ -302,8 +341,8 @@ void Task::Scores(int64_t block, int rows) {
   }
 }
 
-void Task::Softmax(int64_t tile, int64_t block, int rows) {
-  const int64_t begin = tile * kKvTile, end = begin + kKvTile;
+void Task::Softmax(const TileForm& form, int64_t block, int rows) {
+  const int64_t begin = form.tile * kKvTile, end = begin + kKvTile;
   float* output = Output(block);
   for (int r = 0; r < rows; ++r) {
     Prefetch(rows);
@@ -311,7 +350,8 @@ void Task::Softmax(int64_t tile, int64_t block, int rows) {
     const int64_t first = std::max(FirstAttended(Position(row)), begin) - begin;
     const int64_t last = std::min(Position(row) + 1, end) - begin;
     std::byte* weights = work_.weights + r * kKvTile * simd_.activation_bytes;
-    if (first >= last) {  // The row attends to no position here; adding zeros changes no bit.
+    // A row that attends to no position here adds zeros, which change no bit.
+    if (first >= last || !Reads(row, form)) {
       std::fill_n(weights, kKvTile * simd_.activation_bytes, std::byte{0});
       continue;
     }
@@ -378,6 +418,8 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   PENSTOCK_CHECK_EQ(layout.head_dim % 8, 0);
   PENSTOCK_CHECK(HoldsHeads(layout.dtype, layout.head_dim));
   PENSTOCK_CHECK(!layout.HasLatents() || layout.dtype == KvDtype::kBf16);
+  PENSTOCK_CHECK_EQ(layout.span % kKvTile, 0);
+  PENSTOCK_CHECK(layout.span == 0 || args.window == 0);
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   PENSTOCK_CHECK(args.sinks.empty() || std::ssize(args.sinks) == args.heads);

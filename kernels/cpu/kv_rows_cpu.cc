@@ -68,6 +68,17 @@ void StoreKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values) {
   scales[1] = params.minimum;
 }
 
+void StoreRecentKvRow(const PagedKv& kv, const KvRowsAt& at, const float* values) {
+  const KvLayout& layout = kv.layout;
+  std::byte* layer = kv.Layer(at.block, at.layer + 1);
+  auto* row = reinterpret_cast<Bf16*>(layer + layout.RecentAt(at.kv_head, at.plane, at.slot));
+  if (!layout.IsRotated(at.plane)) return ActiveSimd().to_bf16(values, layout.head_dim, row);
+  alignas(64) float rotated[kQuantisedHeadMax];
+  std::copy_n(values, layout.head_dim, rotated);
+  RotateRows(rotated, 1, layout.head_dim);
+  ActiveSimd().to_bf16(rotated, layout.head_dim, row);
+}
+
 void LoadKvRows(const PagedKv& kv, const KvRowsAt& at, int64_t count, Bf16* rows) {
   const KvLayout& layout = kv.layout;
   const int32_t dims = layout.head_dim;

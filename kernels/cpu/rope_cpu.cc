@@ -27,6 +27,11 @@ void Rotate(const RopeArgs& args, const SimdOps& simd, int64_t token) {
   }
 }
 
+void Store(const PagedKv& kv, const KvRowsAt& at, const float* values) {
+  StoreKvRow(kv, at, values);
+  if (kv.layout.span > 0) StoreRecentKvRow(kv, at, values);
+}
+
 void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
   const KvLayout& layout = args.kv.layout;
   const int64_t head_dim = layout.head_dim;
@@ -42,9 +47,9 @@ void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
     const float* key = row + (args.heads + h) * head_dim;
     const float* value = key + layout.kv_heads * head_dim;
     KvRowsAt at{.block = to.block, .layer = args.layer, .kv_head = h, .slot = to.slot};
-    StoreKvRow(args.kv, at, key);
+    Store(args.kv, at, key);
     at.plane = KvPlane::kValues;
-    StoreKvRow(args.kv, at, value);
+    Store(args.kv, at, value);
   }
 }
 

@@ -31,10 +31,11 @@ absl::Status CheckSize(const KvLayout& layout, int64_t blocks) {
   return absl::OkStatus();
 }
 
-// The memory of `blocks` blocks, of which `rows` may have rows at one time.
-size_t ArenaBytes(const KvLayout& layout, int64_t blocks, int64_t rows) {
+// The memory of `blocks` blocks. `apart`: `rows` rows lie behind them, else each row is where its
+// block is.
+size_t ArenaBytes(const KvLayout& layout, int64_t blocks, bool apart, int64_t rows) {
   const auto all = static_cast<size_t>(blocks);
-  if (layout.group.empty() || rows == blocks) return all * layout.BlockStride();
+  if (!apart) return all * layout.BlockStride();
   return all * layout.FullStride() + static_cast<size_t>(rows) * layout.RowStride();
 }
 
@@ -46,9 +47,11 @@ WindowRowsView RowsView(const PagedKv& kv, const uint32_t* row, uint32_t no_row)
                       .row = row,
                       .no_row = no_row,
                       .place = {}};
-  uint32_t in_group = 0, others = 0;
+  size_t in_group = 0, others = 0;
   for (int32_t layer = 0; layer < kv.layout.layers; ++layer) {
-    view.place.push_back(kv.layout.group.Has(layer) ? in_group++ : others++);
+    size_t& next = kv.layout.group.Has(layer) ? in_group : others;
+    view.place.push_back(next);
+    next += kv.layout.BytesOf(layer);
   }
   return view;
 }
@@ -164,13 +167,20 @@ bool BlockCredit::HoldsNoRows() const {
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout,
                                                              int64_t blocks) {
-  return Create(layout, blocks, blocks);
+  return CreateArena(layout, blocks, /*apart=*/false, blocks);
 }
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& layout, int64_t blocks,
                                                              int64_t rows) {
+  const bool apart = !layout.group.empty() && (rows < blocks || layout.span > 0);
+  return CreateArena(layout, blocks, apart, rows);
+}
+
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateArena(const KvLayout& layout,
+                                                                  int64_t blocks, bool apart,
+                                                                  int64_t rows) {
   RETURN_IF_ERROR(CheckSize(layout, blocks));
-  const size_t bytes = ArenaBytes(layout, blocks, rows);
+  const size_t bytes = ArenaBytes(layout, blocks, apart, rows);
   // Anonymous pages are zero and take memory only once they are touched.
   void* arena = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (arena == MAP_FAILED) {
@@ -184,15 +194,16 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::Create(const KvLayout& lay
   madvise(arena, bytes, MADV_HUGEPAGE);
   return std::unique_ptr<BlockPool>(new BlockPool(
       PagedKv{.arena = static_cast<std::byte*>(arena), .blocks = blocks, .layout = layout},
-      /*owns_arena=*/true, rows));
+      /*owns_arena=*/true, apart, rows));
 }
 
 absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& pages) {
   RETURN_IF_ERROR(CheckSize(pages.layout, pages.blocks));
-  return std::unique_ptr<BlockPool>(new BlockPool(pages, /*owns_arena=*/false, pages.blocks));
+  return std::unique_ptr<BlockPool>(
+      new BlockPool(pages, /*owns_arena=*/false, /*apart=*/false, pages.blocks));
 }
 
-BlockPool::BlockPool(PagedKv view, bool owns_arena, int64_t rows)
+BlockPool::BlockPool(PagedKv view, bool owns_arena, bool apart, int64_t rows)
     : view_(view),
       owns_arena_(owns_arena),
       serials_(std::make_unique<std::atomic<uint64_t>[]>(static_cast<size_t>(view.blocks))),
@@ -204,7 +215,7 @@ BlockPool::BlockPool(PagedKv view, bool owns_arena, int64_t rows)
   for (int64_t block = view.blocks; block-- > 0;) free_.push_back(static_cast<uint32_t>(block));
   if (view.layout.group.empty()) return;
   rows_.emplace(view.blocks, rows);
-  if (rows == view.blocks) return;  // Each row is where its block is.
+  if (!apart) return;
   rows_view_ = RowsView(view_, rows_->rows(), rows_->no_row());
   view_.rows = &rows_view_;
 }
@@ -218,8 +229,7 @@ BlockPool::~BlockPool() {
   PENSTOCK_CHECK_EQ(rows.held, 0);
   PENSTOCK_CHECK_EQ(rows.reserved, 0);
   if (!owns_arena_) return;
-  munmap(view_.arena,
-         ArenaBytes(view_.layout, view_.blocks, view_.rows == nullptr ? view_.blocks : rows.total));
+  munmap(view_.arena, ArenaBytes(view_.layout, view_.blocks, view_.rows != nullptr, rows.total));
 }
 
 absl::StatusOr<BlockCredit> BlockPool::Reserve(int64_t blocks) {
@@ -263,7 +273,7 @@ std::vector<BlockRef> BlockPool::ShareWithoutRows(std::span<const BlockRef> bloc
 }
 
 BlockRef BlockPool::ShareToCopy(const BlockRef& block) {
-  std::shared_ptr<WindowQuota> quota = ReserveRows(1);
+  std::shared_ptr<WindowQuota> quota = view_.layout.span > 0 ? nullptr : ReserveRows(1);
   MutexLock lock(mutex_);
   if (!rows_) return ReferLocked(block, nullptr);
   if (rows_->Has(block.id_) && quota != nullptr) return ReferLocked(block, std::move(quota));
@@ -373,8 +383,9 @@ int64_t BlockPool::CountOwn(std::span<const BlockRef> blocks) const {
 }
 
 uint64_t BlockPool::block_bytes() const {
-  const int64_t rows = view_.rows == nullptr ? view_.blocks : row_counts().total;
-  return ArenaBytes(view_.layout, view_.blocks, rows) / static_cast<uint64_t>(view_.blocks);
+  const size_t bytes =
+      ArenaBytes(view_.layout, view_.blocks, view_.rows != nullptr, row_counts().total);
+  return bytes / static_cast<uint64_t>(view_.blocks);
 }
 
 int64_t BlockPool::blocks_free() const {

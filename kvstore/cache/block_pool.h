@@ -114,7 +114,8 @@ class BlockPool {
   // Maps layout.BlockStride() * blocks bytes. A page is zero until its first write; a reused block
   // keeps its old bytes. RESOURCE_EXHAUSTED names the size; INVALID_ARGUMENT when the size is zero.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks);
-  // The same for a model with a window group, whose layers have memory for `rows` blocks only.
+  // The same for a model with a window group, whose layers have memory for `rows` blocks only. With
+  // a span that memory is always apart from that of the first copies.
   static absl::StatusOr<std::unique_ptr<BlockPool>> Create(const KvLayout& layout, int64_t blocks,
                                                            int64_t rows);
   // A pool over memory that the caller owns, such as a GPU's or a file, and that outlives the pool.
@@ -139,7 +140,8 @@ class BlockPool {
   // the row of `by` is gone.
   bool Replace(BlockRef& block, const BlockRef& by) EXCLUDES(mutex_);
   // Another reference, for a copy of the cached block to a lower tier. It holds the row if the
-  // block has one and a quota for it can be had; else the row is given up.
+  // block has one and a quota for it can be had; else the row is given up. Lower tiers have no
+  // second copies of pages with a span, so the row of such a page is given up.
   BlockRef ShareToCopy(const BlockRef& block) EXCLUDES(mutex_);
   // Rows that a look-up would have needed, see WindowRows::Want; and the same for another page of
   // the same KV.
@@ -199,7 +201,11 @@ class BlockPool {
   friend class BlockRef;
   friend class BlockCredit;
   friend class WindowQuota;
-  BlockPool(PagedKv view, bool owns_arena, int64_t rows);
+  static absl::StatusOr<std::unique_ptr<BlockPool>> CreateArena(const KvLayout& layout,
+                                                                int64_t blocks, bool apart,
+                                                                int64_t rows);
+  // `apart`: rows have memory of their own.
+  BlockPool(PagedKv view, bool owns_arena, bool apart, int64_t rows);
   // A further reference to the block of `of`, which holds the row if `quota` is not null.
   BlockRef Refer(const BlockRef& of, std::shared_ptr<WindowQuota> quota) EXCLUDES(mutex_);
   BlockRef ReferLocked(const BlockRef& of, std::shared_ptr<WindowQuota> quota) REQUIRES(mutex_);
@@ -214,7 +220,7 @@ class BlockPool {
   void ReturnReserved(int64_t count) EXCLUDES(mutex_);
 
   PagedKv view_;
-  WindowRowsView rows_view_;  // of a pool that has memory for fewer rows than blocks
+  WindowRowsView rows_view_;  // of a pool that has rows apart from blocks
   const bool owns_arena_;
   const std::unique_ptr<std::atomic<uint64_t>[]> serials_;  // see PagedKv
   mutable Mutex mutex_;

@@ -6,7 +6,9 @@
 namespace penstock {
 
 KvRoom SplitKvMemory(const KvLayout& layout, uint64_t bytes, int64_t longest, int64_t step) {
-  const auto together = static_cast<int64_t>(bytes / layout.BlockStride());
+  const size_t stride =
+      layout.span > 0 ? layout.FullStride() + layout.RowStride() : layout.BlockStride();
+  const auto together = static_cast<int64_t>(bytes / stride);
   const KvRoom undivided{.blocks = together, .rows = together};
   if (layout.group.empty()) return undivided;
   const int64_t one = layout.RowsAtOnce(longest, step);

@@ -38,6 +38,11 @@ KvRange RangeOf(const SlabHeader& header) {
           .last_block = header.first_block + header.blocks};
 }
 
+uint64_t BytesOf(const KvLayout& layout, const KvRange& range) {
+  return range.blocks() * layout.BytesOf(static_cast<int32_t>(range.first_layer),
+                                         static_cast<int32_t>(range.last_layer));
+}
+
 std::vector<KvRange> SentRanges(const KvLayout& layout, uint32_t tokens, const KvRange& range) {
   const KvRange passed = Passed(layout, tokens, range);
   if (passed.blocks() == 0) return {range};

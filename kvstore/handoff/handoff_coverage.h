@@ -23,6 +23,7 @@ struct KvRange {
 };
 
 KvRange RangeOf(const SlabHeader& header);
+uint64_t BytesOf(const KvLayout& layout, const KvRange& range);
 
 // The parts of `range` that a sequence needs which goes on behind `tokens` tokens: those of layers
 // with a window begin at the first block that its next token sees. Both sides of a handoff compute

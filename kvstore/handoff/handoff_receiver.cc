@@ -135,7 +135,7 @@ absl::Status HandoffReceiver::CheckSlab(const SlabHeader& header) const {
         range.first_layer, range.last_layer, range.first_block, range.last_block,
         args_.format.layout.layers, args_.format.layout.BlocksFor(tokens_));
   }
-  const uint64_t bytes = range.cells() * args_.format.layout.LayerBytes();
+  const uint64_t bytes = BytesOf(args_.format.layout, range);
   const bool fits = header.codec == SlabCodec::kRaw ? header.payload_bytes == bytes
                                                     : header.payload_bytes < bytes;
   if (header.raw_bytes != bytes || !fits) {

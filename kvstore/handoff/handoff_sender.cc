@@ -36,7 +36,8 @@ HandoffSender::HandoffSender(Args args)
       held_blocks_(FirstBlock(args_.format, args_.tokens)),
       announced_(args_.format.layout.layers, Blocks(args_.format, args_.tokens)),
       handed_(announced_),
-      plan_(args_.slabs, args_.format.layout.LayerBytes()) {
+      plan_(args_.slabs,
+            std::max(args_.format.layout.LayerBytes(), args_.format.layout.RecentBytes())) {
   PENSTOCK_CHECK_GE(args_.tokens, 1u);
   const KvLayout& layout = args_.format.layout;
   const KvRange all = BlocksBetween(args_.format, 0, Blocks(args_.format, args_.tokens));
@@ -307,7 +308,7 @@ HandoffSender::Slab* HandoffSender::SlabToRetry(TimePoint now) {
 }
 
 HandoffSender::Slab* HandoffSender::NewSlab(const KvRange& range) {
-  const auto bytes = static_cast<uint32_t>(range.cells() * args_.format.layout.LayerBytes());
+  const auto bytes = static_cast<uint32_t>(BytesOf(args_.format.layout, range));
   const uint32_t sequence = slabs();
   Slab& slab = slabs_[sequence];
   slab.header = {.key = args_.key,

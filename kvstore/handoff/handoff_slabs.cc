@@ -11,7 +11,8 @@ namespace {
 
 // The bytes of one block in the slab. Its layers are contiguous in the page.
 size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, size_t payload) {
-  const size_t piece = header.layers * kv.layout.LayerBytes();
+  const size_t piece =
+      kv.layout.BytesOf(header.first_layer, header.first_layer + int32_t{header.layers});
   PENSTOCK_CHECK_LE(header.first_layer + header.layers, kv.layout.layers);
   PENSTOCK_CHECK_EQ(pages, header.blocks);
   PENSTOCK_CHECK_EQ(payload, piece * pages);
@@ -23,13 +24,13 @@ size_t PieceBytes(const PagedKv& kv, const SlabHeader& header, size_t pages, siz
 void GatherSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                 std::span<std::byte> payload) {
   const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
-  ReadPages(kv, pages, header.first_layer * kv.layout.LayerBytes(), piece, payload.data());
+  ReadPages(kv, pages, kv.layout.BytesBefore(header.first_layer), piece, payload.data());
 }
 
 void ScatterSlab(const PagedKv& kv, const SlabHeader& header, std::span<const uint32_t> pages,
                  std::span<const std::byte> payload) {
   const size_t piece = PieceBytes(kv, header, pages.size(), payload.size());
-  WritePages(kv, pages, header.first_layer * kv.layout.LayerBytes(), piece, payload.data());
+  WritePages(kv, pages, kv.layout.BytesBefore(header.first_layer), piece, payload.data());
 }
 
 absl::Status CheckPayload(const SlabHeader& header, uint32_t crc) {

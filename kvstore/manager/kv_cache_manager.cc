@@ -388,7 +388,8 @@ void KvCacheManager::OfferToStore(const BlockId& parent, std::span<const BlockId
     if (lower_tiers_.contains(ids[i])) continue;
     const BlockId& above = i == 0 ? parent : ids[i - 1];
     BlockRef page = pool_.ShareToCopy(pages[i]);
-    const bool partial = !pool_.view().layout.group.empty() && !page.holds_row();
+    const KvLayout& layout = pool_.view().layout;
+    const bool partial = !layout.group.empty() && (layout.span > 0 || !page.holds_row());
     const bool taken = store_->Spill({.name = {.id = ids[i], .parent = above},
                                       .page = std::move(page),
                                       .uses = uses,

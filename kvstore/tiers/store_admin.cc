@@ -17,7 +17,7 @@ std::string InWords(const KvLayout& layout) {
           ? fmt::format("latents of {} with keys of {}", layout.ValueDim(), layout.latent_rope_dim)
           : fmt::format("{} KV heads of {}", layout.kv_heads, layout.head_dim);
   return fmt::format("{} layers, {}, {} tokens a block, {}", layout.layers, row,
-                     layout.block_tokens, KvDtypeName(layout.dtype));
+                     layout.block_tokens, KvPageFormatName(layout.format()));
 }
 
 struct Listing {

@@ -91,7 +91,11 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   request.degrees = {.prefill = DegreeOf(options.prefill_tensor_parallel, options.tensor_parallel),
                      .decode = DegreeOf(options.decode_tensor_parallel, options.tensor_parallel)};
   request.block_tokens = static_cast<int32_t>(options.block_tokens);
-  request.kv_format = *KvDtypeOf(options.kv_format);
+  request.kv_format = *KvPageFormatOf(options.kv_format);
+  if (request.hardware.gpu && !(GpusHold(request.kv_format.dtype) && request.kv_format.span == 0)) {
+    return InvalidArgument("--kv-format={} needs CPUs, and --hardware is {}", options.kv_format,
+                           request.hardware.name);
+  }
   request.wire_codec = options.wire_codec;
   if (!options.kv_memory.empty()) {
     ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));

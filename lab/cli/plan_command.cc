@@ -27,7 +27,7 @@ void AddPlanModel(CLI::App& command, PlanOptions& plan) {
   command
       .add_option("--kv-format", plan.kv_format,
                   "format of keys and values in KV pages, as the workers' --kv_format [bf16]")
-      ->check(Quiet(CLI::IsMember({"bf16", "f8", "i8", "i4r", "k8v4", "k3v3", "k3v2"})))
+      ->check(FormatOfPages())
       ->type_name("FORMAT");
   command.add_flag("--mtp", plan.mtp,
                    "workers have --speculation=mtp, and so one more layer of weights and KV");

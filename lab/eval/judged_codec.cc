@@ -17,13 +17,17 @@ std::vector<std::string> CodecNames() {
   return names;
 }
 
-// "pages:FORMAT", or "pages:FORMAT,POLICY" with a policy that works on any pages.
+// "pages:FORMAT" with a format of --kv_format, or "pages:FORMAT,POLICY" with a policy that works on
+// any pages.
 absl::StatusOr<JudgedCodec> ParsePages(const std::string& name) {
   const size_t comma = std::min(name.find(','), name.size());
-  const std::optional<KvDtype> pages =
-      KvDtypeOf(std::string_view(name).substr(kPages.size(), comma - kPages.size()));
+  const std::optional<KvPageFormat> pages =
+      KvPageFormatOf(std::string_view(name).substr(kPages.size(), comma - kPages.size()));
   if (!pages) return InvalidArgument("{} names no format of pages (--kv_format)", name);
   if (comma == name.size()) return JudgedCodec{.name = name, .pages = pages};
+  if (pages->span > 0) {
+    return InvalidArgument("{} has a span and a policy; policies need pages without a span", name);
+  }
   ASSIGN_OR_RETURN(JudgedCodec codec, ParseJudgedCodec(name.substr(comma + 1)));
   if (!codec.eviction && !codec.selection && !codec.blend) {
     return InvalidArgument("{} must have an eviction, a selection or a blend behind its comma",
@@ -54,10 +58,13 @@ std::optional<JudgedBlend> JudgedBlendOf(std::string_view name) {
 
 int64_t ResidentBytes(const JudgedCodec& codec, KvLayout layout, uint32_t prompt_tokens,
                       uint32_t tokens) {
-  layout.dtype = codec.pages.value_or(layout.dtype);
+  layout = layout.In(codec.pages.value_or(layout.format()));
   const uint32_t held = codec.eviction ? codec.eviction->HeldMax(prompt_tokens, tokens) : tokens;
   const int64_t blocks = layout.BlocksFor(held);
-  const int64_t pages = blocks * static_cast<int64_t>(layout.BlockStride());
+  const int64_t rows = layout.span > 0 ? layout.RowsAtOnce(held, 1) : 0;
+  const int64_t pages = layout.span > 0 ? blocks * static_cast<int64_t>(layout.FullStride()) +
+                                              rows * static_cast<int64_t>(layout.RowStride())
+                                        : blocks * static_cast<int64_t>(layout.BlockStride());
   if (!codec.selection) return pages;
   return pages + blocks * layout.layers * layout.kv_heads * 2 * layout.head_dim *
                      static_cast<int64_t>(sizeof(Bf16));

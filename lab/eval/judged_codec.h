@@ -41,7 +41,7 @@ struct JudgedCodec {
   std::optional<KvCodecSpec> spec = {};
   std::optional<KvEviction> eviction = {};
   std::optional<KvSelection> selection = {};
-  std::optional<KvDtype> pages = {};  // of the prompt and of what follows
+  std::optional<KvPageFormat> pages = {};  // of the prompt and of what follows
   std::optional<JudgedBlend> blend = {};
   std::optional<KvOracle> oracle = {};
 

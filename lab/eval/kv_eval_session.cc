@@ -121,21 +121,25 @@ absl::Status KvEvalSession::Compute(const PagedKv& kv, std::span<const uint32_t>
   return absl::OkStatus();
 }
 
-absl::Status KvEvalSession::SetFormat(KvDtype format) {
-  KvLayout& layout = kv_[1].layout;
-  if (layout.HasLatents() || !HoldsHeads(format, layout.head_dim)) {
+// With a span a block takes at most twice its bf16 bytes: the memory of both parts behind.
+absl::Status KvEvalSession::SetFormat(const KvPageFormat& format) {
+  const bool windows = layout_.window > 0 || !layout_.group.empty();
+  if (layout_.HasLatents() || !HoldsHeads(format.dtype, layout_.head_dim) ||
+      (windows && format.span > 0)) {
     return FailedPrecondition("pages of {} do not hold this model's keys and values",
-                              KvDtypeName(format));
+                              KvPageFormatName(format));
   }
-  layout.dtype = format;
+  kv_[1].layout = layout_.In(format);
   return absl::OkStatus();
 }
 
-double KvEvalSession::FormatBits() const {
+// An element of `tokens` tokens. Those of a whole span are in bf16, too.
+double KvEvalSession::FormatBits(int32_t tokens) const {
   const KvLayout& layout = kv_[1].layout;
   if (layout.dtype == layout_.dtype) return 16;
-  return 8.0 * static_cast<double>(layout.LayerBytes()) /
-         (2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens);
+  const double bits = 8.0 * static_cast<double>(layout.LayerBytes()) /
+                      (2.0 * layout.kv_heads * layout.head_dim * layout.block_tokens);
+  return bits + 16.0 * std::min(layout.span, tokens) / tokens;
 }
 
 // The whole prompt. In another format as a worker with --kv_format computes it: every token attends
@@ -169,7 +173,8 @@ absl::Status KvEvalSession::EvictSequence(const KvEviction& eviction, int32_t in
   const std::vector<uint32_t>& prompt = prompts_[static_cast<size_t>(index)];
   const auto tokens = static_cast<uint32_t>(prompt.size());
   const uint32_t evicted = eviction.Evicted(tokens);
-  damage.bits += FormatBits() * static_cast<double>(tokens - evicted) / tokens;
+  damage.bits +=
+      FormatBits(static_cast<int32_t>(tokens)) * static_cast<double>(tokens - evicted) / tokens;
   damage.elements += 1;
   const std::optional<EvictionAttention> attention = runner_->eviction_attention();
   if (!attention) return FailedPrecondition(kEvictsNothing);
@@ -256,7 +261,7 @@ absl::Status KvEvalSession::BlendSequence(const JudgedBlend& judged, int32_t ind
   parts.deviation_max = std::numeric_limits<float>::infinity();
   RETURN_IF_ERROR(MoveDocuments(parts, judged.moves_keys, index));
   RETURN_IF_ERROR(BlendDocuments(parts, judged.blend.has_value(), index, damage));
-  damage.bits += FormatBits();
+  damage.bits += FormatBits(end);
   damage.elements += 1;
   if (kv_[1].layout.dtype != layout_.dtype) return absl::OkStatus();
   const auto whole = static_cast<uint32_t>(end / layout_.block_tokens);
@@ -305,7 +310,8 @@ absl::Status KvEvalSession::SelectFrom(int32_t index, PageDamage& damage) {
   if (!runner_->selects_pages()) {
     return FailedPrecondition("the model has sliding windows or latents: nothing can be selected");
   }
-  damage.bits += FormatBits() + 16.0 / layout_.block_tokens;
+  damage.bits += FormatBits(static_cast<int32_t>(prompts_[static_cast<size_t>(index)].size())) +
+                 16.0 / layout_.block_tokens;
   damage.elements += 1;
   return FillDamaged(index);
 }
@@ -347,7 +353,7 @@ absl::Status KvEvalSession::Damage(const JudgedCodec& codec, int32_t index, int3
   if (codec.blend) return BlendSequence(*codec.blend, index, tokens, damage);
   if (codec.eviction) return EvictSequence(*codec.eviction, index, damage);
   if (codec.pages) {
-    damage.bits += FormatBits();
+    damage.bits += FormatBits(tokens);
     damage.elements += 1;
     return FillDamaged(index);
   }

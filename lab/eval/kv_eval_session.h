@@ -71,8 +71,8 @@ class KvEvalSession {
   void CopySequence(int32_t index);
   std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
   absl::Status Damage(const JudgedCodec& codec, int32_t index, int32_t tokens, PageDamage& damage);
-  absl::Status SetFormat(KvDtype format);
-  double FormatBits() const;
+  absl::Status SetFormat(const KvPageFormat& format);
+  double FormatBits(int32_t tokens) const;
   absl::Status FillDamaged(int32_t index);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                 PageDamage& damage);

@@ -57,7 +57,7 @@ absl::StatusOr<KvForm> WireForm(const PlanRequest& request, const std::vector<Kv
   return InvalidArgument(
       "--wire-codec={} encodes pages in bf16, and --kv-format is {}, whose pages travel as they "
       "are; use raw",
-      request.wire_codec, KvDtypeName(request.kv_format));
+      request.wire_codec, KvPageFormatName(request.kv_format));
 }
 
 // The mean prompt's tokens whose KV is sent, in the mean of the layers: a layer with a window sends

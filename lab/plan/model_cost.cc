@@ -85,31 +85,36 @@ ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const Kv
 }
 
 absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tokens,
-                                    KvDtype dtype) {
-  if (!HoldsHeads(dtype, config.head_dim)) {
+                                    const KvPageFormat& format) {
+  const std::string name = KvPageFormatName(format);
+  if (!HoldsHeads(format.dtype, config.head_dim)) {
     return InvalidArgument(
         "--kv-format={} needs head dimensions that are multiples of 16 up to {}; this model has "
         "{}; use bf16",
-        KvDtypeName(dtype), kQuantisedHeadMax, config.head_dim);
+        name, kQuantisedHeadMax, config.head_dim);
   }
-  if (config.HasLatents() && dtype != KvDtype::kBf16) {
-    return InvalidArgument("--kv-format={} does not hold this model's latents; use bf16",
-                           KvDtypeName(dtype));
+  if (config.HasLatents() && format.dtype != KvDtype::kBf16) {
+    return InvalidArgument("--kv-format={} does not hold this model's latents; use bf16", name);
   }
-  return KvLayout{.layers = config.KvLayers(),
-                  .kv_heads = config.kv_heads,
-                  .head_dim = config.head_dim,
-                  .block_tokens = block_tokens,
-                  .dtype = dtype,
-                  .window = config.WindowOfAllLayers(),
-                  .latent_rope_dim = config.latent.rope_dims,
-                  .group = WindowGroupOf(config.sliding_window)};
+  const KvLayout layout{.layers = config.KvLayers(),
+                        .kv_heads = config.kv_heads,
+                        .head_dim = config.head_dim,
+                        .block_tokens = block_tokens,
+                        .window = config.WindowOfAllLayers(),
+                        .latent_rope_dim = config.latent.rope_dims,
+                        .group = WindowGroupOf(config.sliding_window)};
+  if (format.span > 0 && (layout.window > 0 || !layout.group.empty())) {
+    return InvalidArgument(
+        "--kv-format={} has a span, which layers with sliding windows do not take; use {}", name,
+        KvDtypeName(format.dtype));
+  }
+  return layout.In(format);
 }
 
 std::vector<KvForm> KvFormsOf(const ModelCost& cost) {
   const KvLayout& layout = cost.layout;
   std::vector<KvForm> forms = {
-      {std::string(KvDtypeName(layout.dtype)), cost.kv_bytes_per_token(), true}};
+      {KvPageFormatName(layout.format()), cost.kv_bytes_per_token(), true}};
   if (layout.dtype != KvDtype::kBf16) return forms;
   const double rows = 1.0 * layout.Planes() * layout.layers * layout.kv_heads;
   for (const Codec& codec : kCodecs) {

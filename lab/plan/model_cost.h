@@ -33,8 +33,10 @@ struct ModelCost {
   uint64_t weight_bytes() const {  // in memory
     return static_cast<uint64_t>(weights.bytes() - weights.experts.bytes + expert_bytes);
   }
+  // Without the recent tokens' second copy of a format with a span.
   double kv_bytes_per_token() const {
-    return static_cast<double>(layout.PayloadBytes()) / layout.block_tokens;
+    const auto copies = static_cast<double>(layout.layers / layout.Copies());
+    return copies * static_cast<double>(layout.LayerBytes()) / layout.block_tokens;
   }
   // The share of all experts that `tokens` tokens use, if a router prefers none of them.
   double ExpertShare(double tokens) const;
@@ -51,7 +53,8 @@ struct ModelCost {
 // `layout` as workers have it; see KvLayoutOf.
 ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const KvLayout& layout);
 // INVALID_ARGUMENT if pages of this format cannot hold the model's heads.
-absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tokens, KvDtype dtype);
+absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tokens,
+                                    const KvPageFormat& format);
 
 // A form of KV, resident or on its way, and its size.
 struct KvForm {

@@ -103,7 +103,7 @@ std::string PlanJson(const PlanRequest& request, const CapacityPlan& plan) {
       {"parameters", plan.cost.weights.elements()},
       {"weights", plan.cost.weights.form},
       {"weight_bytes", plan.cost.weight_bytes()},
-      {"kv_format", KvDtypeName(request.kv_format)},
+      {"kv_format", KvPageFormatName(request.kv_format)},
       {"kv_memory_bytes", plan.decode.kv_memory_bytes * uint64_t(plan.decode.worker.degree)},
       {"block_tokens", plan.cost.layout.block_tokens},
       {"block_bytes", plan.cost.layout.BlockStride()},

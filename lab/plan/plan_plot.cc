@@ -15,7 +15,7 @@ std::string PlanSvg(const PlanRequest& request, const CapacityPlan& plan) {
   const PlotChart capacity{
       .title = fmt::format("sequences at once: {} blocks on {} x {}, {}", plan.decode.blocks,
                            plan.decode.worker.degree, request.hardware.name,
-                           KvDtypeName(request.kv_format)),
+                           KvPageFormatName(request.kv_format)),
       .x = {.label = "tokens per sequence", .logarithmic = true},
       .y = {.logarithmic = true},
       .curves = {sequences}};

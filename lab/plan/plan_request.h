@@ -59,7 +59,7 @@ struct PlanRequest {
   Hardware hardware;
   Degrees degrees;
   int32_t block_tokens = 16;
-  KvDtype kv_format = KvDtype::kBf16;
+  KvPageFormat kv_format;
   std::string wire_codec = "raw";           // of pages in bf16: raw, lx16 or lxr
   std::optional<uint64_t> kv_memory_bytes;  // a worker's; absent: what weights and reserve leave
   // A CPU worker's for routed experts; absent: all are in memory.

@@ -111,9 +111,8 @@ absl::Status CheckSequence(const StepArgs& args, const StepLimits& limits, size_
 }  // namespace
 
 absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
-  KvLayout expected = limits.layout;
+  KvLayout expected = limits.layout.In(args.kv.layout.format());
   expected.block_tokens = args.kv.layout.block_tokens;
-  expected.dtype = args.kv.layout.dtype;
   if (args.kv.layout != expected || expected.block_tokens < 1) {
     return InvalidArgument("kv.layout is not this model's: {} layers, {} kv heads of {}",
                            expected.layers, expected.kv_heads, expected.head_dim);

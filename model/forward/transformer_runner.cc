@@ -155,7 +155,9 @@ void TransformerRunner::TellDone(const StepArgs& args, int32_t done) const {
   if (!args.on_layers_done) return;
   const int32_t layers = weights_.config.KvLayers();
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
-  if (done % group == 0 || done == layers) args.on_layers_done((done - 1) / group * group, done);
+  if (done % group != 0 && done != layers) return;
+  const int32_t copies = args.kv.layout.Copies();
+  args.on_layers_done(copies * ((done - 1) / group * group), copies * done);
 }
 
 void TransformerRunner::ReadReused(const StepArgs& args, Batch& batch) {
@@ -230,17 +232,26 @@ void TransformerRunner::MoveRow(int64_t from, int64_t to) {
   }
 }
 
+absl::Status TransformerRunner::CheckSpan(int32_t span) const {
+  if (span == 0 || selects_pages()) return absl::OkStatus();
+  return InvalidArgument(
+      "kv.layout has a span of {} tokens, which models with sliding windows or latents do not take",
+      span);
+}
+
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
+  const KvLayout& layout = args.kv.layout;
+  RETURN_IF_ERROR(CheckSpan(layout.span));
+  const bool by_position = layout.span > 0;  // which evicted and selected slots do not have
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
                                    .max_position = max_position(),
                                    .max_tokens = scratch_->max_tokens,
                                    .hidden_size = hidden_size(),
-                                   .takes_evicted = eviction_attention().has_value(),
+                                   .takes_evicted = !by_position && eviction_attention(),
                                    .has_mtp = weights_.config.use_mtp,
-                                   .blends = key_rotations().has_value(),
-                                   .selects_pages = selects_pages()}));
-  const KvLayout& layout = args.kv.layout;
+                                   .blends = !by_position && key_rotations(),
+                                   .selects_pages = !by_position && selects_pages()}));
   if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
     return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
                            KvDtypeName(layout.dtype));
@@ -445,7 +456,7 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                      .sines = angles.sines,
                      .heads = config.heads,
                      .kv = args.kv,
-                     .layer = layer,
+                     .layer = args.kv.layout.Copies() * layer,
                      .slots = s.slots});
 }
 
@@ -473,7 +484,7 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
                                 .output = attended,
                                 .heads = config.heads,
                                 .kv = args.kv,
-                                .layer = layer,
+                                .layer = args.kv.layout.Copies() * layer,
                                 .window = config.WindowOf(layer),
                                 .scale = AttentionScale(config),
                                 .cap = config.attention_cap,

@@ -43,6 +43,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   struct Branch;
   struct Batch;
 
+  absl::Status CheckSpan(int32_t span) const;
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "proto/kv_admin.grpc.pb.h"
 #include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/latent_model.h"
@@ -21,23 +21,6 @@ using testing::ElementsAre;
 
 // A pool of `blocks` blocks. A block of 16 tokens has 7,680 bytes, at a stride of 8,192.
 std::string Pool(int blocks) { return fmt::format("--kv_memory={}KiB", blocks * 8); }
-
-v1::KvStats StatsOf(const WorkerProcess& worker) {
-  Deadline context(seconds(10));
-  v1::KvStats stats;
-  const auto channel = grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials());
-  const grpc::Status status = v1::KvAdmin::NewStub(channel)->Stats(&context, {}, &stats);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return stats;
-}
-
-uint64_t RestoresFrom(const WorkerProcess& worker, v1::KvTier tier) {
-  const v1::KvStats stats = StatsOf(worker);
-  for (const v1::KvTierStats& one : stats.tiers()) {
-    if (one.tier() == tier) return one.restores();
-  }
-  return 0;
-}
 
 class LatentTest : public ModelTest {
  protected:
@@ -125,12 +108,12 @@ TEST_F(LatentTest, SmallPoolsAndTiers) {
   CheckAtOnce(cluster, requests);
   WorkerProcess& worker = cluster.prefill()[0];
   EXPECT_GT(StatsOf(cluster.decode()[0]).swaps_out(), 0u);
-  EXPECT_GT(RestoresFrom(worker, v1::DRAM), 0u);
+  EXPECT_GT(TierOf(worker, v1::DRAM).restores(), 0u);
   worker.process.Signal(SIGTERM);
   ASSERT_EQ(worker.process.Wait(seconds(30)), 0) << cluster.Logs();
   cluster.Restart(worker);
   CheckAtOnce(cluster, requests);
-  EXPECT_GT(RestoresFrom(worker, v1::NVME), 0u);
+  EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u);
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
 }
 

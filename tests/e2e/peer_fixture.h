@@ -17,6 +17,7 @@
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/decode_session.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
@@ -149,18 +150,6 @@ class Attempt {
   grpc::ClientContext prefill_context_, decode_context_;
   v1::PrefillRequest asked_;
 };
-
-inline v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
-  v1::KvStats all;
-  const grpc::Status status = StubOf<v1::KvAdmin>(worker)->Stats(&context, {}, &all);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  for (const v1::KvTierStats& stats : all.tiers()) {
-    if (stats.tier() == tier) return stats;
-  }
-  return {};
-}
 
 class PeerTest : public ::testing::Test {
  protected:

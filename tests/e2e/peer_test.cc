@@ -203,10 +203,7 @@ TEST_F(NvmePeerTest, ADamagedExtentIsNeverServed) {
   const PlannedAnswer answer = Read();
   ExpectExact(request_, answer, cluster_);
   EXPECT_LT(answer.first.peer().blocks(), FullBlocks(request_));
-  grpc::ClientContext context;
-  v1::KvStats stats;
-  ASSERT_TRUE(StubOf<v1::KvAdmin>(owner())->Stats(&context, {}, &stats).ok());
-  EXPECT_GT(stats.nvme().corrupt(), 0u);
+  EXPECT_GT(StatsOf(owner()).nvme().corrupt(), 0u);
   EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
 }
 

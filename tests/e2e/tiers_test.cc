@@ -14,6 +14,7 @@
 #include "proto/kv_admin.grpc.pb.h"
 #include "proto/worker.grpc.pb.h"
 #include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
@@ -27,23 +28,6 @@ using std::chrono::seconds;
 template <class Service>
 auto StubOf(const WorkerProcess& worker) {
   return Service::NewStub(grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials()));
-}
-
-v1::KvStats StatsOf(const WorkerProcess& worker) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + seconds(10));
-  v1::KvStats stats;
-  const grpc::Status status = StubOf<v1::KvAdmin>(worker)->Stats(&context, {}, &stats);
-  EXPECT_TRUE(status.ok()) << status.error_message();
-  return stats;
-}
-
-v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
-  const v1::KvStats all = StatsOf(worker);
-  for (const v1::KvTierStats& stats : all.tiers()) {
-    if (stats.tier() == tier) return stats;
-  }
-  return {};
 }
 
 // Requests of different lengths, with at most `tokens` tokens of prompt.

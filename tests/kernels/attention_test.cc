@@ -24,6 +24,7 @@ struct Shape {
   int64_t length = 200;
   KvDtype dtype = KvDtype::kBf16;
   bool sinks = false;
+  int32_t span = 0;
 };
 
 // A sequence with random queries, keys and values at every position.
@@ -42,15 +43,16 @@ struct Sequence {
   std::vector<Bf16> keys, values;  // [position][kv_head][head_dim]
 };
 
-// Pages in which the positions of a sequence from `from` up to `until` are filled in; all else is
-// NaN, so that whatever reads it shows.
+// Pages in which the positions of a sequence from `from` up to `until` are filled in, and from
+// `recent` on in bf16 too; all else is NaN, so that whatever reads it shows.
 struct Pages {
-  Pages(const Sequence& s, int32_t block_tokens, int64_t from, int64_t until, uint64_t seed) {
-    const KvLayout layout{.layers = 2,
-                          .kv_heads = s.shape.kv_heads,
-                          .head_dim = s.shape.head_dim,
-                          .block_tokens = block_tokens,
-                          .dtype = s.shape.dtype};
+  Pages(const Sequence& s, int32_t block_tokens, int64_t from, int64_t until, uint64_t seed,
+        int64_t recent = 0) {
+    const KvLayout plain{.layers = 2,
+                         .kv_heads = s.shape.kv_heads,
+                         .head_dim = s.shape.head_dim,
+                         .block_tokens = block_tokens};
+    const KvLayout layout = plain.In({.dtype = s.shape.dtype, .span = s.shape.span});
     const int64_t count = layout.BlocksFor(s.shape.length) + 3;
     memory = Buffer(static_cast<size_t>(count) * layout.BlockStride());
     std::fill_n(memory.as<Bf16>(), memory.bytes() / 2, Bf16{0x7fc0});
@@ -62,17 +64,19 @@ struct Pages {
     for (int64_t p = from; p < until; ++p) {
       for (int32_t h = 0; h < s.shape.kv_heads; ++h) {
         const int64_t source = (p * s.shape.kv_heads + h) * dim;
-        KvRowsAt at = At(p, h, KvPlane::kKeys);
-        cpu::StoreKvRow(kv, at, Widened(s.keys, source, dim).data());
-        at.plane = KvPlane::kValues;
-        cpu::StoreKvRow(kv, at, Widened(s.values, source, dim).data());
+        for (const bool keys : {true, false}) {
+          const KvRowsAt at = At(p, h, keys ? KvPlane::kKeys : KvPlane::kValues);
+          const std::vector<float> row = Widened(keys ? s.keys : s.values, source, dim);
+          cpu::StoreKvRow(kv, at, row.data());
+          if (s.shape.span > 0 && p >= recent) cpu::StoreRecentKvRow(kv, at, row.data());
+        }
       }
     }
   }
   KvRowsAt At(int64_t position, int32_t kv_head, KvPlane plane) const {
     const int64_t block_tokens = kv.layout.block_tokens;
     return {.block = table[position / block_tokens],
-            .layer = 1,
+            .layer = kv.layout.Copies(),
             .kv_head = kv_head,
             .plane = plane,
             .slot = position % block_tokens};
@@ -92,7 +96,8 @@ struct Pages {
 std::vector<float> Attend(const Sequence& s, int32_t block_tokens, int64_t first, int64_t last,
                           const Exec& exec = {}) {
   const int64_t from = s.shape.window == 0 ? 0 : std::max<int64_t>(0, first - s.shape.window + 1);
-  const Pages pages(s, block_tokens, from, last, static_cast<uint64_t>(first * 31 + last));
+  const int64_t recent = s.shape.span == 0 ? last : first / s.shape.span * s.shape.span;
+  const Pages pages(s, block_tokens, from, last, static_cast<uint64_t>(first * 31 + last), recent);
   std::vector<float> output(static_cast<size_t>((last - first) * s.Width()), -1.0f);
   const AttentionScratch scratch(s.shape.head_dim, ThreadCount(exec));
   const AttentionSequence sequence{
@@ -101,7 +106,7 @@ std::vector<float> Attend(const Sequence& s, int32_t block_tokens, int64_t first
                    .output = {output.data(), {last - first, s.Width()}},
                    .heads = s.shape.heads,
                    .kv = pages.kv,
-                   .layer = 1,
+                   .layer = pages.kv.layout.Copies(),
                    .window = s.shape.window,
                    .scale = 0.125f,
                    .sinks = s.sinks,
@@ -118,6 +123,9 @@ class Oracle {
       for (int32_t h = 0; h < s.shape.kv_heads; ++h) {
         keys_.push_back(HeldRow(pages_.kv, pages_.At(p, h, KvPlane::kKeys)));
         values_.push_back(HeldRow(pages_.kv, pages_.At(p, h, KvPlane::kValues)));
+        if (s.shape.span == 0) continue;
+        recent_keys_.push_back(HeldRecentRow(pages_.kv, pages_.At(p, h, KvPlane::kKeys)));
+        recent_values_.push_back(HeldRecentRow(pages_.kv, pages_.At(p, h, KvPlane::kValues)));
       }
     }
   }
@@ -131,8 +139,12 @@ class Oracle {
     if (pages_.kv.layout.IsRotated(KvPlane::kKeys)) query = Rotated(query);
     for (double& value : query) value = Activation(isa_, static_cast<float>(value));
     std::vector<double> scores, output(static_cast<size_t>(dim), 0.0);
+    const auto is_recent = [&](int64_t p) {
+      return shape.span > 0 && p / shape.span == position / shape.span;
+    };
     for (int64_t p = min; p <= position; ++p) {
-      const std::vector<double>& key = keys_[p * shape.kv_heads + kv_head];
+      const std::vector<double>& key =
+          (is_recent(p) ? recent_keys_ : keys_)[p * shape.kv_heads + kv_head];
       scores.push_back(std::inner_product(query.begin(), query.end(), key.begin(), 0.0) * 0.125);
     }
     double top = *std::max_element(scores.begin(), scores.end()), sum = 0;
@@ -143,7 +155,8 @@ class Oracle {
     for (double& score : scores) sum += score = std::exp(score - top);
     for (int64_t p = min; p <= position; ++p) {
       const double weight = scores[p - min] / sum;
-      const double* const value = values_[p * shape.kv_heads + kv_head].data();
+      const double* const value =
+          (is_recent(p) ? recent_values_ : values_)[p * shape.kv_heads + kv_head].data();
       std::transform(value, value + dim, output.begin(), output.begin(),
                      [weight](double v, double so_far) { return so_far + weight * v; });
     }
@@ -156,6 +169,7 @@ class Oracle {
   const Isa isa_;
   const Pages pages_;
   std::vector<std::vector<double>> keys_, values_;  // [position * kv_heads + kv_head][head_dim]
+  std::vector<std::vector<double>> recent_keys_, recent_values_;  // with a span
 };
 
 class AttentionTest : public testing::TestWithParam<Isa> {
@@ -184,6 +198,15 @@ TEST_P(AttentionTest, MatchesTheOracle) {
         {.heads = 3, .kv_heads = 1, .head_dim = 96, .window = 33, .length = 140, .dtype = dtype});
     shapes.push_back(
         {.heads = 2, .kv_heads = 1, .head_dim = 128, .window = 70, .length = 150, .dtype = dtype});
+    for (const int32_t span : {64, 128}) {
+      shapes.push_back({.heads = 6,
+                        .kv_heads = 2,
+                        .head_dim = 32,
+                        .length = 290,
+                        .dtype = dtype,
+                        .sinks = span == 64,
+                        .span = span});
+    }
   }
   // In f32 scores of some tens are off by a few millionths, and weights by as much.
   const double tolerance = GetParam() == Isa::kAvx512Bf16 ? 1e-2 : 2e-5;
@@ -204,6 +227,22 @@ TEST_P(AttentionTest, MatchesTheOracle) {
   }
 }
 
+// Any rows of `s`, computed in chunks with pages of any size, are those of one call.
+void ExpectSameInChunks(const Sequence& s, RandomData& random, ThreadPool& pool) {
+  const auto whole = Attend(s, 16, 0, s.shape.length);
+  for (int64_t first = 0; first < s.shape.length;) {
+    const int64_t max = random.Int(0, 2) == 0 ? 1 : random.Int(1, 120);
+    const int64_t last = std::min(s.shape.length, first + max);
+    const int32_t pages[] = {5, 16, 32, 64};
+    const auto part = Attend(s, pages[random.Int(0, 3)], first, last, {.threads = &pool});
+    const std::vector<float> same(whole.begin() + first * s.Width(),
+                                  whole.begin() + last * s.Width());
+    ASSERT_EQ(part, same) << "window " << s.shape.window << " span " << s.shape.span << " rows "
+                          << first << ".." << last;
+    first = last;
+  }
+}
+
 TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
   ThreadPool pool(3);
   RandomData random(23);
@@ -216,24 +255,18 @@ TEST_P(AttentionTest, ChunksPagesAndThreadsChangeNoBit) {
           std::tuple{4, 2, 64, KvDtype::kI8}, std::tuple{4, 1, 48, KvDtype::kI4r},
           std::tuple{2, 2, 32, KvDtype::kK8v4}, std::tuple{4, 2, 64, KvDtype::kK3v2},
           std::tuple{2, 1, 48, KvDtype::kK3v3}}) {
-      const Sequence s({.heads = heads,
-                        .kv_heads = kv_heads,
-                        .head_dim = head_dim,
-                        .window = window,
-                        .length = 300,
-                        .dtype = dtype,
-                        .sinks = sinks},
-                       29);
-      const auto whole = Attend(s, 16, 0, s.shape.length);
-      for (int64_t first = 0; first < s.shape.length;) {
-        const int64_t max = random.Int(0, 2) == 0 ? 1 : random.Int(1, 120);
-        const int64_t last = std::min(s.shape.length, first + max);
-        const int32_t pages[] = {5, 16, 32, 64};
-        const auto part = Attend(s, pages[random.Int(0, 3)], first, last, {.threads = &pool});
-        const std::vector<float> same(whole.begin() + first * s.Width(),
-                                      whole.begin() + last * s.Width());
-        ASSERT_EQ(part, same) << "window " << window << " rows " << first << ".." << last;
-        first = last;
+      for (const int32_t span : {0, 64, 192}) {
+        if (span > 0 && (window > 0 || dtype == KvDtype::kBf16)) continue;
+        const Sequence s({.heads = heads,
+                          .kv_heads = kv_heads,
+                          .head_dim = head_dim,
+                          .window = window,
+                          .length = 300,
+                          .dtype = dtype,
+                          .sinks = sinks,
+                          .span = span},
+                         29);
+        ExpectSameInChunks(s, random, pool);
       }
     }
   }

@@ -127,4 +127,20 @@ inline std::vector<double> HeldRow(const PagedKv& kv, const KvRowsAt& at) {
   return held;
 }
 
+// The second copy of a row in pages with a span: [kv_head][K|V][slot][row] in bf16, in the layer
+// behind that of the first copy.
+inline std::vector<double> HeldRecentRow(const PagedKv& kv, const KvRowsAt& at) {
+  const int64_t dims = kv.layout.head_dim, slots = kv.layout.block_tokens;
+  const int64_t plane = at.plane == KvPlane::kValues ? 1 : 0;
+  const std::byte* const row =
+      kv.Layer(at.block, at.layer + 1) + ((at.kv_head * 2 + plane) * slots + at.slot) * dims * 2;
+  std::vector<double> held;
+  for (int64_t d = 0; d < dims; ++d) {
+    Bf16 value;
+    std::memcpy(&value, row + 2 * d, sizeof(value));
+    held.push_back(ToFloat(value));
+  }
+  return held;
+}
+
 }  // namespace penstock

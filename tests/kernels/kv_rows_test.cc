@@ -84,6 +84,53 @@ TEST(KvLayoutTest, FingerprintsTellFormatsApart) {
 TEST(KvLayoutTest, NamesOfFormats) {
   for (const KvDtype dtype : kKvDtypes) EXPECT_EQ(KvDtypeOf(KvDtypeName(dtype)), dtype);
   EXPECT_EQ(KvDtypeOf("int8"), std::nullopt);
+  for (const char* name : {"bf16", "i8", "k3v3+64", "i4r+4096"}) {
+    ASSERT_TRUE(KvPageFormatOf(name)) << name;
+    EXPECT_EQ(KvPageFormatName(*KvPageFormatOf(name)), name);
+  }
+  for (const char* name : {"", "k3", "+64", "i8+", "i8+0", "i8+-64", "i8+100", "i8+4160", "i8+64k",
+                           "i8+064x", "bf16+128", "i8+99999999999"}) {
+    EXPECT_EQ(KvPageFormatOf(name), std::nullopt) << name;
+  }
+}
+
+// A layer of the model is a pair of layers of different sizes.
+TEST(KvLayoutTest, SpansHaveSecondCopies) {
+  const KvLayout plain = Layout(KvDtype::kBf16, 16, 64);
+  for (const KvDtype dtype : {KvDtype::kF8, KvDtype::kI4r, KvDtype::kK3v2}) {
+    const KvLayout layout = plain.In({.dtype = dtype, .span = 128});
+    EXPECT_EQ(layout.layers, 2 * plain.layers);
+    EXPECT_EQ(layout.FirstCopies(), plain.In({.dtype = dtype}));
+    EXPECT_EQ(layout.RecentBytes(), plain.LayerBytes());
+    EXPECT_EQ(layout.FullStride(), layout.FirstCopies().BlockStride());
+    EXPECT_EQ(layout.PayloadBytes(), plain.PayloadBytes() + layout.FirstCopies().PayloadBytes());
+    EXPECT_NE(layout.Fingerprint(), layout.FirstCopies().Fingerprint());
+    EXPECT_NE(layout.Fingerprint(), plain.In({.dtype = dtype, .span = 64}).Fingerprint());
+    size_t offset = 0;
+    for (int32_t layer = 0; layer < layout.layers; ++layer) {
+      EXPECT_EQ(layout.group.Has(layer), layer % 2 == 1);
+      EXPECT_EQ(layout.BytesBefore(layer), offset);
+      EXPECT_EQ(layout.BytesOf(layer), layer % 2 == 0 ? layout.LayerBytes() : plain.LayerBytes());
+      EXPECT_EQ(layout.LayerAt(offset), layer);
+      offset += layout.BytesOf(layer);
+      EXPECT_EQ(layout.LayerAt(offset - 1), layer);
+    }
+    EXPECT_EQ(layout.LayerAt(offset), layout.layers);
+  }
+}
+
+// A sequence at the beginning of a span needs no rows.
+TEST(KvLayoutTest, RowsAreThoseOfASpan) {
+  const KvLayout layout = Layout(KvDtype::kBf16, 16, 64).In({.dtype = KvDtype::kI8, .span = 128});
+  EXPECT_EQ(layout.FirstGroupBlock(127), 0);
+  EXPECT_EQ(layout.FirstGroupBlock(128), 8);
+  EXPECT_EQ(layout.FirstGroupBlock(300), 16);
+  for (const int64_t step : {1, 16, 50, 500}) {
+    for (int64_t position = 0; position + step <= 1000; ++position) {
+      EXPECT_LE(layout.BlocksFor(position + step) - layout.FirstGroupBlock(position),
+                layout.RowsAtOnce(1000, step));
+    }
+  }
 }
 
 class KvRowsTest : public testing::TestWithParam<Isa> {
@@ -142,6 +189,33 @@ TEST_P(KvRowsTest, HoldWhatIsStoredAndTouchNothingElse) {
                 << KvDtypeName(dtype) << " dims " << head_dim << " element " << d;
           }
         }
+      }
+    }
+  }
+}
+
+TEST_P(KvRowsTest, SecondCopiesAreRotatedAsTheFirst) {
+  RandomData random(4);
+  for (const KvDtype dtype : kKvDtypes) {
+    if (dtype == KvDtype::kBf16) continue;
+    const KvLayout layout = Layout(KvDtype::kBf16, 16, 96).In({.dtype = dtype, .span = 64});
+    const Page page(layout);
+    for (const KvPlane plane : kPlanes) {
+      const KvRowsAt at{.block = 1, .layer = 2, .kv_head = 1, .plane = plane, .slot = 9};
+      const auto values = random.Floats(96, 3.0f);
+      const auto before = page.Bytes();
+      cpu::StoreRecentKvRow(page.kv, at, values.data());
+      const auto after = page.Bytes();
+      const size_t row =
+          layout.BlockStride() + layout.BytesBefore(3) + layout.RecentAt(1, plane, 9);
+      for (size_t i = 0; i < after.size(); ++i) {
+        if (i - row >= 96 * 2) ASSERT_EQ(after[i], before[i]) << KvDtypeName(dtype) << " " << i;
+      }
+      std::vector<double> want(values.begin(), values.end());
+      if (layout.IsRotated(plane)) want = Rotated(want);
+      const std::vector<double> held = HeldRecentRow(page.kv, at);
+      for (size_t d = 0; d < 96; ++d) {
+        ASSERT_NEAR(held[d], want[d], std::abs(want[d]) / 256 + 1e-5) << KvDtypeName(dtype);
       }
     }
   }

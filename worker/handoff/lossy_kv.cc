@@ -16,7 +16,7 @@ absl::StatusOr<std::unique_ptr<LossyKv>> LossyKv::Open(const std::string& lossy_
   if (names->empty()) return opened;
   if (layout.dtype != KvDtype::kBf16) {
     return InvalidArgument("lossy_kv={} needs kv_format=bf16; pages of {} go as they are", lossy_kv,
-                           KvDtypeName(layout.dtype));
+                           KvPageFormatName(layout.format()));
   }
   auto calibration = KvCalibration::Load(model);
   const absl::Status loaded = calibration.status();

@@ -40,25 +40,34 @@ uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
   return fingerprint;
 }
 
-absl::StatusOr<KvDtype> FormatFor(const std::string& kv_format, const ModelConfig& config) {
-  const std::optional<KvDtype> dtype = KvDtypeOf(kv_format);
-  if (!dtype) {
-    return InvalidArgument("kv_format is '{}'; it must be bf16, f8, i8, i4r, k8v4, k3v3 or k3v2",
-                           kv_format);
+absl::StatusOr<KvPageFormat> FormatFor(const std::string& kv_format, const ModelConfig& config) {
+  const std::optional<KvPageFormat> format = KvPageFormatOf(kv_format);
+  if (!format) {
+    return InvalidArgument(
+        "kv_format is '{}'; it must be bf16, f8, i8, i4r, k8v4, k3v3 or k3v2, all but bf16 also "
+        "with a span of recent tokens in bf16, a multiple of {} up to {}, as in i4r+128",
+        kv_format, KvPageFormat::kSpanStep, KvPageFormat::kSpanMax);
   }
-  if (config.HasLatents() && *dtype != KvDtype::kBf16) {
+  if (config.HasLatents() && format->dtype != KvDtype::kBf16) {
     return InvalidArgument(
         "kv_format is {}, and the pages of this model ({}) have latents, which are always bf16; "
         "use bf16",
         kv_format, config.architecture);
   }
-  if (!HoldsHeads(*dtype, config.head_dim)) {
+  if (!HoldsHeads(format->dtype, config.head_dim)) {
     return InvalidArgument(
         "kv_format is {}, which needs head dimensions that are multiples of 16 up to {}; this "
         "model has {}; use bf16",
         kv_format, kQuantisedHeadMax, config.head_dim);
   }
-  return *dtype;
+  const bool windows = std::any_of(config.sliding_window.begin(), config.sliding_window.end(),
+                                   [](int32_t window) { return window > 0; });
+  if (format->span > 0 && windows) {
+    return InvalidArgument(
+        "kv_format is {}, and this model has sliding windows, whose layers have no span; use {}",
+        kv_format, KvDtypeName(format->dtype));
+  }
+  return *format;
 }
 
 absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights) {
@@ -109,8 +118,16 @@ absl::StatusOr<DiskPager::Options> PagerOptionsFor(const ModelHost::Options& opt
 absl::Status MapPool(const ModelHost::Options& options, ModelHost& host) {
   if (options.kv_file.directory.empty()) {
     ASSIGN_OR_RETURN(const KvRoom room, RoomIn(options, host));
-    ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks, room.rows));
+    if (options.splits_kv) {
+      ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks, room.rows));
+    } else {
+      ASSIGN_OR_RETURN(host.pool, BlockPool::Create(host.layout, room.blocks));
+    }
     return absl::OkStatus();
+  }
+  if (host.layout.span > 0) {
+    return InvalidArgument("kv_format is {}, and kv_file_dir is set, whose pages have no span",
+                           options.kv_format);
   }
   ASSIGN_OR_RETURN(DiskPager::Options pager, PagerOptionsFor(options, host.layout));
   absl::StatusOr<std::unique_ptr<DiskPager>> opened =
@@ -214,17 +231,20 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
   host.runner = host.cpu_runner.get();
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;
-  ASSIGN_OR_RETURN(host.layout.dtype, FormatFor(options.kv_format, host.weights.config));
+  ASSIGN_OR_RETURN(const KvPageFormat format, FormatFor(options.kv_format, host.weights.config));
+  host.layout = host.layout.In(format);
   return MapPool(options, host);
 }
 
 absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
-  ASSIGN_OR_RETURN(const KvDtype dtype, FormatFor(options.kv_format, model->weights().config));
-  if (!GpusHold(dtype)) {
+  ASSIGN_OR_RETURN(const KvPageFormat format,
+                   FormatFor(options.kv_format, model->weights().config));
+  if (!GpusHold(format.dtype) || format.span > 0) {
     return InvalidArgument(
-        "kv_format is {}, which needs device=cpu; GPUs hold bf16, f8, i8, i4r and k8v4",
+        "kv_format is {}, which needs device=cpu; GPUs hold bf16, f8, i8, i4r and k8v4, without "
+        "spans",
         options.kv_format);
   }
   ASSIGN_OR_RETURN(
@@ -235,7 +255,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                                                .step_tokens = options.step_tokens,
                                                .kernels = options.gpu_kernels,
                                                .block_tokens = options.block_tokens,
-                                               .dtype = dtype,
+                                               .dtype = format.dtype,
                                                .threads = threads}));
   host.weights_form = model->weights().MatricesName();
   host.checkpoint_fingerprint = model->Fingerprint();

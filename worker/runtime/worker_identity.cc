@@ -22,7 +22,7 @@ v1::WorkerState DescribeWorker(const ModelHost& host) {
   state.set_kv_block_bytes(host.pool->block_bytes());
   state.set_block_tokens(static_cast<uint32_t>(host.layout.block_tokens));
   state.set_kv_window(static_cast<uint32_t>(host.layout.window));
-  state.set_kv_format(std::string(KvDtypeName(host.layout.dtype)));
+  state.set_kv_format(KvPageFormatName(host.layout.format()));
   state.set_grammar_fingerprint(GrammarFingerprint());
   state.set_weights(host.weights_form);
   return state;

@@ -51,17 +51,18 @@ absl::Status WorkerRuntime::OpenParts() {
       metrics_);
   KvCacheManager::Options cache = options_.cache;
   cache.model_fingerprint = host_->fingerprint;
-  cache.kv_format = std::string(KvDtypeName(host_->layout.dtype));
+  cache.kv_format = KvPageFormatName(host_->layout.format());
   ASSIGN_OR_RETURN(cache_, KvCacheManager::Create(*host_->pool, clock_, std::move(cache)));
   ASSIGN_OR_RETURN(lossy_, LossyKv::Open(options_.lossy_kv, options_.model.model, host_->layout));
+  const bool spans = host_->layout.span > 0;  // which count positions, and not slots
   ASSIGN_OR_RETURN(evictions_,
                    KvEvictions::Open(options_.kv_eviction,
-                                     {.runner = host_->runner->eviction_attention().has_value(),
+                                     {.runner = !spans && host_->runner->eviction_attention(),
                                       .step_tokens = options_.chunk_tokens}));
-  ASSIGN_OR_RETURN(selections_,
-                   KvSelections::Open(options_.kv_selection, host_->runner->selects_pages()));
+  ASSIGN_OR_RETURN(selections_, KvSelections::Open(options_.kv_selection,
+                                                   !spans && host_->runner->selects_pages()));
   ASSIGN_OR_RETURN(blends_, KvBlends::Open(options_.kv_blend_deviation,
-                                           {.runner = host_->runner->key_rotations().has_value(),
+                                           {.runner = !spans && host_->runner->key_rotations(),
                                             .step_tokens = options_.chunk_tokens,
                                             .cache = cache_->keeps_blocks()}));
   OpenReceiver();

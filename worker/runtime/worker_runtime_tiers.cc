@@ -56,7 +56,7 @@ absl::Status WorkerRuntime::OpenTiers() {
   };
   options.on_pages_freed = [this] { receiver_->OnBlocksFreed(); };
   ASSIGN_OR_RETURN(
-      tiers_, TieredStore::Open(options, host_->pool->view(),
+      tiers_, TieredStore::Open(options, host_->pool->view().FirstCopies(),
                                 [this](const BlockEvent& event) { cache_->OnStoreEvent(event); }));
   metrics_.BeforeScrape([this, shown] { shown->Show(tiers_->stats(), cache_->stats()); });
   kv_admin_ = std::make_unique<KvAdmin>(KvAdmin::Parts{.pool = *host_->pool,

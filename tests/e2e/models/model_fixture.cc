@@ -9,9 +9,10 @@ namespace penstock {
 
 using std::chrono::seconds;
 
-void ModelTest::Load(const std::string& weights) {
+void ModelTest::Load(const std::string& weights, const std::string& kv_format) {
   local_ = std::make_unique<LocalGenerator>(ModelHost::Options{.model = folder(),
                                                                .kv_memory = "256MiB",
+                                                               .kv_format = kv_format,
                                                                .weights = weights,
                                                                .threads = 1,
                                                                .step_tokens = 8192});

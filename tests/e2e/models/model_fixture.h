@@ -21,7 +21,7 @@ class ModelTest : public ::testing::Test {
   const std::string& folder() const { return folder_.path(); }
 
   // Loads what the folder has, once it has been written. It keeps all KV.
-  void Load(const std::string& weights = "checkpoint");
+  void Load(const std::string& weights = "checkpoint", const std::string& kv_format = "bf16");
   LocalGenerator& local() { return *local_; }
 
   // A request for exactly `tokens_max` tokens: no token ends the answer.

@@ -19,6 +19,7 @@ void WriteWindowModel(const std::string& folder, int32_t window, WindowedLayersO
   config["architectures"] = {"MistralForCausalLM"};
   config["model_type"] = "mistral";
   config["sliding_window"] = window;
+  if (layers == WindowedLayersOf::kNone) config["sliding_window"] = nullptr;
   config["max_position_embeddings"] = 8192;
   if (layers == WindowedLayersOf::kAllButThird) {
     const char* const slides = "sliding_attention";

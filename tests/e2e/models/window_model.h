@@ -5,10 +5,10 @@
 
 namespace penstock {
 
-enum class WindowedLayersOf { kAll, kAllButThird };
+enum class WindowedLayersOf { kAll, kAllButThird, kNone };
 
-// Writes the bundled model to `folder` as a Mistral whose layers have a sliding window, all of its
-// five or all but the third one, with room for long prompts.
+// Writes the bundled model to `folder` as a Mistral with room for long prompts, whose layers have a
+// sliding window: all of its five, all but the third one, or none.
 void WriteWindowModel(const std::string& folder, int32_t window,
                       WindowedLayersOf layers = WindowedLayersOf::kAll);
 

@@ -68,6 +68,38 @@ TEST(WindowPool, LayersLieApartAndCopiesDoNotTell) {
   }
 }
 
+// The second copies of pages with a span, which lower tiers do not see.
+TEST(WindowPool, FirstCopiesLieApart) {
+  const KvLayout plain{.layers = 3, .kv_heads = 1, .head_dim = 64, .block_tokens = 16};
+  const KvLayout layout = plain.In({.dtype = KvDtype::kI4r, .span = 64});
+  for (const int64_t rows : {2, 5}) {
+    const auto pool = *BlockPool::Create(layout, 5, rows);
+    BlockCredit credit = Credit(*pool, 2, 1);
+    std::vector<BlockRef> blocks = credit.Take(2);
+    credit.HoldRow(blocks[1]);
+    const PagedKv kv = pool->view(), first = kv.FirstCopies();
+    EXPECT_EQ(first.layout, plain.In({.dtype = KvDtype::kI4r}));
+    const uint32_t id = blocks[1].id();
+    std::vector<std::byte> row(layout.RowPayloadBytes()), page(layout.PayloadBytes());
+    for (size_t i = 0; i < row.size(); ++i) row[i] = std::byte(i % 251);
+    std::vector<std::byte> whole(first.layout.BlockStride(), std::byte{7});
+    WritePages(first, {&id, 1}, 0, whole.size(), whole.data());
+    WriteRow(kv, id, row.data());
+    ReadPages(kv, {&id, 1}, 0, page.size(), page.data());
+    const auto* copy = row.data();
+    for (int32_t layer = 0; layer < 6; ++layer) {
+      for (size_t i = layout.BytesBefore(layer); i < layout.BytesBefore(layer + 1); ++i) {
+        ASSERT_EQ(page[i], layer % 2 == 0 ? std::byte{7} : *copy++) << layer;
+      }
+    }
+    std::vector<std::byte> read(row.size());
+    ReadRow(kv, id, read.data());
+    EXPECT_EQ(read, row);
+    EXPECT_FALSE(kv.Has(blocks[0].id(), 1));
+    EXPECT_TRUE(kv.Has(blocks[0].id(), 0));
+  }
+}
+
 TEST(WindowPool, ABlockWithoutARowHasZerosThere) {
   const auto pool = *BlockPool::Create(Layout(), 20, 3);
   BlockCredit credit = Credit(*pool, 1, 1);

@@ -18,7 +18,8 @@ TEST(JudgedCodec, NamesOfAllKinds) {
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     EXPECT_EQ(parsed->spec, codec.spec);
   }
-  EXPECT_EQ(ParseJudgedCodec("pages:i8")->pages, KvDtype::kI8);
+  EXPECT_EQ(ParseJudgedCodec("pages:i8")->pages, (KvPageFormat{.dtype = KvDtype::kI8}));
+  EXPECT_EQ(ParseJudgedCodec("pages:k3v3+128")->pages, (KvPageFormat{KvDtype::kK3v3, 128}));
   EXPECT_EQ(ParseJudgedCodec("quest:128")->selection->tokens, 128u);
   EXPECT_FALSE(ParseJudgedCodec("tova:64")->EvictsAnswer());
   EXPECT_TRUE(ParseJudgedCodec("tova:64+32")->EvictsAnswer());
@@ -26,7 +27,7 @@ TEST(JudgedCodec, NamesOfAllKinds) {
 
 TEST(JudgedCodec, PoliciesOnPagesOfAFormat) {
   const JudgedCodec codec = ParseJudgedCodec("pages:i8,tova:64+32").value();
-  EXPECT_EQ(codec.pages, KvDtype::kI8);
+  EXPECT_EQ(codec.pages, (KvPageFormat{.dtype = KvDtype::kI8}));
   EXPECT_TRUE(codec.EvictsAnswer());
   EXPECT_EQ(codec.name, "pages:i8,tova:64+32");
   EXPECT_TRUE(ParseJudgedCodec("pages:i4r,blend:15")->blend);
@@ -60,6 +61,8 @@ TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("i9"), HasSubstr("known are the codecs raw, lx16,"));
   EXPECT_THAT(ErrorOf("near-lossless"), HasSubstr("cannot be evaluated"));
   EXPECT_THAT(ErrorOf("pages:i9"), HasSubstr("no format of pages"));
+  EXPECT_THAT(ErrorOf("pages:k3v3+100"), HasSubstr("no format of pages"));
+  EXPECT_THAT(ErrorOf("pages:k3v3+128,snapkv:256"), HasSubstr("pages without a span"));
   EXPECT_THAT(ErrorOf("snapkw:64"), HasSubstr("snapkv"));
   EXPECT_THAT(ErrorOf("snapkv:63"), HasSubstr("TOKENS 64 to"));
   EXPECT_THAT(ErrorOf("h2o:64+32"), HasSubstr("METHOD snapkv, tova"));

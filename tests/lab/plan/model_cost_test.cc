@@ -20,7 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 
 ModelCost CostFor(const ModelConfig& config, KvDtype dtype = KvDtype::kBf16) {
-  return CostOf(config, WeightsOf(config), KvLayoutOf(config, 16, dtype).value());
+  return CostOf(config, WeightsOf(config), KvLayoutOf(config, 16, {.dtype = dtype}).value());
 }
 
 // Qwen3-30B-A3B.
@@ -75,7 +75,8 @@ TEST(ModelCost, ALatentIsAnEighthOfHeads) {
   ASSERT_NE(i8, forms.end());
   EXPECT_EQ(i8->bytes_per_token, 27 * (512 * 8.25 / 8 + 64 * 2)) << "keys stay as they are";
   EXPECT_EQ(cost.attention_flops_a_pair, 2.0 * 16 * (576 + 512));
-  EXPECT_THAT(Message(KvLayoutOf(V2Lite(), 16, KvDtype::kF8).status()), HasSubstr("latents"));
+  EXPECT_THAT(Message(KvLayoutOf(V2Lite(), 16, {.dtype = KvDtype::kF8}).status()),
+              HasSubstr("latents"));
 }
 
 TEST(ModelCost, CountsAKnownModel) {
@@ -143,7 +144,8 @@ TEST(ModelCost, PagesHaveTheFormatOfWorkers) {
   EXPECT_EQ(CostFor(Llama8b(), KvDtype::kI4r).kv_bytes_per_token(), 65536 * 4.25 / 8);
   ModelConfig odd = Llama8b();
   odd.head_dim = 72;
-  EXPECT_THAT(Message(KvLayoutOf(odd, 16, KvDtype::kI8).status()), HasSubstr("multiples of 16"));
+  EXPECT_THAT(Message(KvLayoutOf(odd, 16, {.dtype = KvDtype::kI8}).status()),
+              HasSubstr("multiples of 16"));
 }
 
 TEST(WeightMeter, RoundsA16BitModel) {

@@ -77,7 +77,7 @@ class PlanAgreement : public ::testing::Test {
   void Plan(const ModelConfig& model, KvDtype kv_format, double requests_per_s, double token_s) {
     file_ = std::make_unique<TraceFile>(Chats(2000, requests_per_s));
     PlanRequest request = RequestFor(model, "h200");
-    request.kv_format = kv_format;
+    request.kv_format = {.dtype = kv_format};
     request.batch_max = 512;  // the simulator's
     request.targets = {.token_s = token_s, .utilisation = kUtilisation};
     auto trace = TraceTraffic::Of(LoadSource(file_->source()).value(), {});

@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 WorkerModel Worker(const ModelConfig& model, const char* hardware, int32_t degree) {
-  return {.cost = CostOf(model, WeightsOf(model), KvLayoutOf(model, 16, KvDtype::kBf16).value()),
+  return {.cost = CostOf(model, WeightsOf(model),
+                         KvLayoutOf(model, 16, {.dtype = KvDtype::kBf16}).value()),
           .hardware = FindHardware(hardware).value(),
           .degree = degree};
 }
@@ -142,7 +143,7 @@ TEST(TensorParallel, ARefusalNamesTheLimit) {
 TEST(KvFormat, SmallerPagesHoldMoreAndAreReadFaster) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plain = MakePlan(request).value();
-  request.kv_format = KvDtype::kI4r;
+  request.kv_format = {.dtype = KvDtype::kI4r};
   const CapacityPlan small = MakePlan(request).value();
   EXPECT_NEAR(static_cast<double>(small.decode.blocks) / static_cast<double>(plain.decode.blocks),
               16 / 4.25, 0.01);
@@ -153,7 +154,7 @@ TEST(KvFormat, SmallerPagesHoldMoreAndAreReadFaster) {
   EXPECT_EQ(json["kv_format"], "i4r");
   request.wire_codec = "lx16";
   EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("--kv-format is i4r"));
-  request.kv_format = KvDtype::kBf16;
+  request.kv_format = {.dtype = KvDtype::kBf16};
   EXPECT_NEAR(MakePlan(request)->link.bytes_per_s / plain.link.bytes_per_s, 0.75, 1e-9);
 }
 

@@ -47,11 +47,11 @@ ModelConfig RandomConfig(std::mt19937_64& random) {
 // A runner with an arena and one block table per sequence.
 struct Rig {
   Rig(const Weights& of, int sequences, const Exec& exec = {}, int32_t block_tokens = 16,
-      KvDtype dtype = KvDtype::kBf16)
+      const KvPageFormat& format = {})
       : weights(of), runner(of, exec, 4096) {
     KvLayout layout = runner.kv_layout();
     layout.block_tokens = block_tokens;
-    layout.dtype = dtype;
+    layout = layout.In(format);
     const int64_t each = layout.BlocksFor(of.config.max_position);
     memory = Buffer(static_cast<size_t>(each * sequences) * layout.BlockStride());
     std::fill_n(memory.as<Bf16>(), memory.bytes() / 2, Bf16{0x7fc0});  // NaN until written
@@ -94,6 +94,11 @@ struct Rig {
         const std::byte* start = kv.Layer(block, layer);
         for (int32_t head = 0; head < layout.kv_heads; ++head) {
           for (const KvPlane plane : {KvPlane::kKeys, KvPlane::kValues}) {
+            if (layout.span > 0 && layer % 2 == 1) {
+              const std::byte* row = start + layout.RecentAt(head, plane, slot);
+              bytes.insert(bytes.end(), row, row + layout.head_dim * 2);
+              continue;
+            }
             const std::byte* codes = start + layout.CodesAt(head, plane, slot);
             const std::byte* scales = start + layout.ScalesAt(head, plane, slot);
             bytes.insert(bytes.end(), codes, codes + layout.RowBytes(plane));
@@ -153,10 +158,14 @@ TEST_P(RunnerIsaTest, MatchesTheReferenceForEveryFamily) {
 
 TEST_P(RunnerIsaTest, ChunksBatchesPagesAndThreadsChangeNoBit) {
   std::mt19937_64 random(7);
-  for (int trial = 0; trial < 15; ++trial) {
+  for (int trial = 0; trial < 22; ++trial) {
     ModelConfig config = RandomConfig(random);
-    const KvDtype dtype = kKvDtypes[trial % std::size(kKvDtypes)];
-    if (dtype != KvDtype::kBf16) config.head_dim = trial % 2 == 0 ? 16 : 48;
+    KvPageFormat format{.dtype = kKvDtypes[trial % std::size(kKvDtypes)]};
+    if (format.dtype != KvDtype::kBf16) config.head_dim = trial % 2 == 0 ? 16 : 48;
+    if (trial >= 15 && format.dtype != KvDtype::kBf16) {
+      format.span = 64;
+      config.sliding_window.assign(config.sliding_window.size(), 0);
+    }
     const Weights weights = RandomWeights(config, static_cast<uint64_t>(trial), 0.2f);
     constexpr int kSequences = 5;
     std::vector<std::vector<uint32_t>> tokens;
@@ -164,14 +173,14 @@ TEST_P(RunnerIsaTest, ChunksBatchesPagesAndThreadsChangeNoBit) {
       tokens.push_back(RandomTokens(random, weights.config, 1 + static_cast<int>(random() % 200)));
     }
     // One at a time, each in one step.
-    Rig alone(weights, kSequences, {}, 16, dtype);
+    Rig alone(weights, kSequences, {}, 16, format);
     std::vector<std::vector<float>> want;
     for (int s = 0; s < kSequences; ++s) {
       want.push_back(alone.Step({alone.Chunk(s, tokens[s], 0, tokens[s].size(), true)}));
     }
     // All together: random chunks of random sequences in random order, other pages, two threads.
     ThreadPool pool(2);
-    Rig mixed(weights, kSequences, {.threads = &pool}, trial % 2 == 0 ? 32 : 16, dtype);
+    Rig mixed(weights, kSequences, {.threads = &pool}, trial % 2 == 0 ? 32 : 16, format);
     std::vector<size_t> done(kSequences, 0);
     std::vector<std::vector<float>> got(kSequences);
     for (bool any = true; any;) {
@@ -246,7 +255,7 @@ TEST(TransformerRunnerTest, RefusesHeadsThatQuantisedPagesCannotHold) {
   ModelConfig config = TinyConfig();
   config.head_dim = 40;
   const Weights weights = RandomWeights(config, 1);
-  Rig rig(weights, 1, {}, 16, KvDtype::kI8);
+  Rig rig(weights, 1, {}, 16, {.dtype = KvDtype::kI8});
   const std::vector<uint32_t> tokens = {1};
   const SequenceStep sequence = rig.Chunk(0, tokens, 0, 1, false);
   const absl::Status status = rig.runner.Step({.sequences = {&sequence, 1}, .kv = rig.kv});
@@ -296,6 +305,28 @@ TEST(TransformerRunnerTest, RefusesWhatIsOutOfRange) {
             "the step has 5 tokens, the limit is 4: use smaller chunks");
   EXPECT_EQ(refused(good, 101, nullptr, 2),
             "kv.layout is not this model's: 3 layers, 2 kv heads of 16");
+}
+
+TEST(TransformerRunnerTest, SpansGoWithPositions) {
+  ModelConfig config = TinyConfig();
+  const Weights weights = RandomWeights(config, 1);
+  Rig rig(weights, 1, {}, 16, {.dtype = KvDtype::kI8, .span = 64});
+  const std::vector<uint32_t> tokens = {1};
+  const auto refused = [&](const SequenceStep& sequence) {
+    return Message(rig.runner.Step({.sequences = {&sequence, 1}, .kv = rig.kv}));
+  };
+  SequenceStep step = rig.Chunk(0, tokens, 0, 1, false);
+  step.position = 40;
+  step.evicted = 16;
+  EXPECT_EQ(refused(step), "sequence 0 has 16 evicted positions, it may have 0 to 0");
+  config.sliding_window.assign(static_cast<size_t>(config.layers), 32);
+  const Weights windows = RandomWeights(config, 1);
+  TransformerRunner runner(windows, {}, 8);
+  const SequenceStep plain = rig.Chunk(0, tokens, 0, 1, false);
+  const absl::Status status = runner.Step({.sequences = {&plain, 1}, .kv = rig.kv});
+  EXPECT_EQ(Message(status),
+            "kv.layout has a span of 64 tokens, which models with sliding windows or latents do "
+            "not take");
 }
 
 }  // namespace

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "proto/kv_admin.grpc.pb.h"
+#include "tests/e2e/cluster/cluster.h"
+
+namespace penstock {
+
+// What a worker says of its KV memory.
+inline v1::KvStats StatsOf(const WorkerProcess& worker) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  const auto channel = grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials());
+  v1::KvStats stats;
+  const grpc::Status status = v1::KvAdmin::NewStub(channel)->Stats(&context, {}, &stats);
+  EXPECT_TRUE(status.ok()) << status.error_message();
+  return stats;
+}
+
+inline v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {
+  const v1::KvStats all = StatsOf(worker);
+  for (const v1::KvTierStats& stats : all.tiers()) {
+    if (stats.tier() == tier) return stats;
+  }
+  return {};
+}
+
+}  // namespace penstock
