@@ -31,8 +31,8 @@ void AddCapacity(const PlanRequest& request, CapacityPlan& plan) {
   }
   const auto mean = static_cast<int64_t>(std::ceil(request.traffic.prompt_tokens));
   const int64_t running = kPromptsAtOnce * plan.cost.layout.BlocksFor(mean);
-  const auto tier =
-      static_cast<int64_t>(request.dram_memory_bytes / plan.cost.layout.BlockStride());
+  const auto tier = static_cast<int64_t>(request.dram_memory_bytes /
+                                         plan.cost.layout.FirstCopies().BlockStride());
   plan.prefill_cache_tokens =
       (std::max<int64_t>(0, plan.prefill.blocks - running) + tier) * plan.cost.layout.block_tokens;
 }

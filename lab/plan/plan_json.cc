@@ -26,7 +26,7 @@ PlanFields RoleJson(const RolePlan& role, double use, double exchange_share) {
           {"blocks", role.blocks},
           {"device_weight_bytes", role.worker.DeviceWeightBytes()},
           {"device_kv_memory_bytes", role.kv_memory_bytes},
-          {"device_block_bytes", role.worker.DeviceLayout().BlockStride()},
+          {"device_block_bytes", role.worker.DeviceLayout().FirstCopies().BlockStride()},
           {"exchange_share", exchange_share}};
 }
 
@@ -106,7 +106,7 @@ std::string PlanJson(const PlanRequest& request, const CapacityPlan& plan) {
       {"kv_format", KvPageFormatName(request.kv_format)},
       {"kv_memory_bytes", plan.decode.kv_memory_bytes * uint64_t(plan.decode.worker.degree)},
       {"block_tokens", plan.cost.layout.block_tokens},
-      {"block_bytes", plan.cost.layout.BlockStride()},
+      {"block_bytes", plan.cost.layout.FirstCopies().BlockStride()},
       {"blocks", plan.decode.blocks},
       {"rows", plan.decode.rows},
       {"kv_forms", FormsJson(plan)},

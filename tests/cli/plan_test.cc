@@ -121,6 +121,11 @@ TEST(PlanCommand, ReadsATrace) {
 TEST(PlanCommand, AFlagHasItsChoices) {
   EXPECT_EQ(RunPlan(kTiny, {"--tensor-parallel", "3"}).exit_code, 64);
   EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "int8"}).exit_code, 64);
+  EXPECT_THAT(RunPlan(kTiny, {"--kv-format", "i8+100"}).error, HasSubstr("a multiple of 64"));
+  for (const char* format : {"k3v3", "i8+128"}) {
+    EXPECT_THAT(RunPlan(kTiny, {"--kv-format", format, "--hardware", "h200"}).error,
+                HasSubstr("needs CPUs"));
+  }
   const PlanOutcome outcome = RunPlan(kTiny, {"--hardware", "abacus"});
   EXPECT_THAT(outcome.error, HasSubstr("h100-sxm"));
 }

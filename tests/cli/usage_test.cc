@@ -73,7 +73,7 @@ TEST(Usage, ErrorsSayWhatWasMeant) {
       {{"up", "--model", "x", "--prefill", "0"}, "1 to 64"},
       {{"up", "--model", "x", "--kv_memory", "12"}, "has no unit; write 12MiB"},
       {{"up", "--model", "x", "--block-tokens", "17"}, "{16,32,64}"},
-      {{"up", "--model", "x", "--kv-format", "i9"}, "{bf16,f8,i8,i4r,k8v4,k3v3,k3v2}"},
+      {{"up", "--model", "x", "--kv-format", "i9"}, "bf16, f8, i8, i4r, k8v4, k3v3 or k3v2"},
       {{"up", "--model", "x", "--port", "70000"}, "--port"},
       {{"simulat"}, "simulat is unknown; did you mean simulate?"},
       {{"bench", "everything"}, "kernels"},

@@ -158,6 +158,26 @@ TEST(KvFormat, SmallerPagesHoldMoreAndAreReadFaster) {
   EXPECT_NEAR(MakePlan(request)->link.bytes_per_s / plain.link.bytes_per_s, 0.75, 1e-9);
 }
 
+// The second copies take memory for two of the longest sequences at least; what is read and sent
+// is the format's.
+TEST(KvFormat, SpansTakeRows) {
+  PlanRequest request = Llama8bOnH200();
+  request.hardware.gpu = false;
+  request.kv_format = {.dtype = KvDtype::kK3v3};
+  const CapacityPlan plain = MakePlan(request).value();
+  request.kv_format.span = 128;
+  const CapacityPlan plan = MakePlan(request).value();
+  const KvLayout& layout = plan.cost.layout;
+  EXPECT_EQ(plan.cost.kv_bytes_per_token(), plain.cost.kv_bytes_per_token());
+  EXPECT_GE(plan.decode.rows,
+            2 * layout.RowsAtOnce(request.model.max_position, request.chunk_tokens));
+  EXPECT_LE(static_cast<uint64_t>(plan.decode.blocks) * layout.FullStride() +
+                static_cast<uint64_t>(plan.decode.rows) * layout.RowStride(),
+            plan.decode.kv_memory_bytes);
+  EXPECT_LT(plan.decode.blocks, plain.decode.blocks);
+  EXPECT_GT(plan.decode.blocks, plain.decode.blocks / 2);
+}
+
 TEST(Weights, FewerBitsAreReadFasterAndWarnedOfOnGpus) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plain = MakePlan(request).value();
