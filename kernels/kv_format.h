@@ -116,8 +116,9 @@ inline std::optional<KvPageFormat> KvPageFormatOf(std::string_view name) {
   if (plus == name.size()) return format;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + plus + 1, end, format.span);
-  const bool sound = error == std::errc() && stop == end && format.span > 0 &&
-                     format.span <= KvPageFormat::kSpanMax && format.span % KvPageFormat::kSpanStep == 0;
+  const bool number = error == std::errc() && stop == end;
+  const bool sound = number && format.span > 0 && format.span <= KvPageFormat::kSpanMax &&
+                     format.span % KvPageFormat::kSpanStep == 0;
   if (!sound || *dtype == KvDtype::kBf16) return std::nullopt;
   return format;
 }
