@@ -69,7 +69,7 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
   reader.codes = panel;
   int in_run = 0;
   for (int64_t g = 0; g < groups; ++g, reader.codes += form.code_bytes) {
-    if (in_run == 0) reader.StartRun(form);
+    if (in_run == 0) reader.StartRun(form, kCodesAhead);
     __m256i zeros[4];
     for (int v = 0; v < 4; ++v) {
       const int64_t at = g * kColumns + 8 * v;

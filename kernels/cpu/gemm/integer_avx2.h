@@ -88,9 +88,10 @@ inline __m256 TwoLevel256(const float* factors, const std::byte* integers) {
 
 // A panel on the way through its groups.
 struct PanelReader256 {
-  // Begins a run.
-  void StartRun(const PanelForm& form) {
+  // Begins a run, and asks for the head `ahead` bytes behind this one.
+  void StartRun(const PanelForm& form, int64_t ahead) {
     head = codes;
+    for (int64_t at = 0; at < form.head_bytes; at += 64) PrefetchCodes256(head + at + ahead);
     codes += form.head_bytes;
     factors.Load(form, head);
   }

@@ -213,7 +213,7 @@ void NarrowPanels256(const NarrowRows& rows, const PanelForm& form, int count,
   for (int64_t g = 0; g < rows.groups; ++g) {
     for (int r = 0; r < kRows; ++r) group.zeros[r] = -form.zero * group.sums[r];
     for (int n = 0; n < count; ++n) {
-      if (group.in_run == 0) readers[n].StartRun(form);
+      if (group.in_run == 0) readers[n].StartRun(form, rows.ahead);
       AddGroup256<kCodes, kRows>(form, group, table, rows.ahead, readers[n],
                                  tiles + n * kRows * kColumns);
       readers[n].codes += form.code_bytes;
