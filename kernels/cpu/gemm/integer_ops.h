@@ -50,13 +50,13 @@ struct PanelForm {
 
 // The activations of multiply_narrow.
 struct NarrowRows {
-  int rows;              // 1 .. kNarrowRows
-  int64_t groups;        // of inputs
+  int rows;        // 1 .. kNarrowRows
+  int64_t groups;  // of inputs
   // [inputs / 4][rows][2][4]: the high bytes of four inputs, the low bytes; or, unless takes_planes
   // says so, integers of 16 bits as WideProduct::input has them.
   const int8_t* planes;
-  const int32_t* sums;   // [groups][rows]: sums of the activations
-  int64_t ahead;         // bytes: how far before their use codes are asked for from memory
+  const int32_t* sums;  // [groups][rows]: sums of the activations
+  int64_t ahead;        // bytes: how far before their use codes are asked for from memory
 };
 
 // Groups of a panel as unpack stores them.
