@@ -217,7 +217,7 @@ const Rooms kRooms = {
      {"base", "base/log", "kernels", "kernels/cpu", "kernels/cpu/gemm", "kvstore/cache",
       "kvstore/codec", "kvstore/tiers", "kvstore/tiers/nvme", "kvstore/wire/host",
       "kvstore/wire/stream", "lab/eval", "lab/fake", "lab/report", "model/forward",
-      "router/index"}},
+      "model/load", "router/index"}},
     {"lab/decoding",
      {"base",
       "base/metrics",

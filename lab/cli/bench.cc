@@ -12,6 +12,7 @@
 #include "lab/micro/codec.h"
 #include "lab/micro/index.h"
 #include "lab/micro/kernels.h"
+#include "lab/micro/model.h"
 #include "lab/micro/store.h"
 #include "lab/micro/transfer.h"
 #include "lab/replay/cache_replay.h"
@@ -74,6 +75,10 @@ Rows RunSuite(const BenchOptions& options, const OnProgress& progress) {
   }
   if (options.suite == "store") {
     return RunStoreBench({.directory = options.directory, .rounds = options.rounds}, progress);
+  }
+  if (options.suite == "model") {
+    return RunModelBench(
+        {.model = options.model, .threads = options.threads, .rounds = options.rounds}, progress);
   }
   if (options.suite == "speculative") {
     return RunSpeculativeBench({.model = options.model,

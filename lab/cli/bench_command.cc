@@ -13,16 +13,17 @@ void AddBench(CommandLine& line) {
       line.Add<BenchOptions>(std::string(kBenchCommand.name), std::string(kBenchCommand.summary));
   command
       .add_option("SUITE", bench.suite,
-                  "suite: kernels, transfer, edge, index, cache, store, codec, structured, "
+                  "suite: kernels, model, transfer, edge, index, cache, store, codec, structured, "
                   "speculative or kv-policy")
-      ->check(Quiet(CLI::IsMember({"kernels", "transfer", "edge", "index", "cache", "store",
-                                   "codec", "structured", "speculative", "kv-policy"})))
+      ->check(Quiet(CLI::IsMember({"kernels", "model", "transfer", "edge", "index", "cache",
+                                   "store", "codec", "structured", "speculative", "kv-policy"})))
       ->type_name("");
   command.add_option("--threads", bench.threads, "threads; 0 takes every core [0]")
       ->check(Quiet(CLI::Range(0, 1024)))
       ->type_name("N");
   command
-      .add_option("--rounds", bench.rounds, "rounds, of which the best counts; edge: all count [3]")
+      .add_option("--rounds", bench.rounds,
+                  "rounds, of which the best counts; model: the median; edge: all count [3]")
       ->check(Quiet(CLI::Range(1, 100)))
       ->type_name("N");
   command.add_flag("--json", bench.json, "print rows as JSON instead of a table");
@@ -47,8 +48,9 @@ void AddBench(CommandLine& line) {
   command.add_option("--plot", bench.plot, "cache: draw the hit rates")->type_name("FILE.svg");
   command
       .add_option("--model", bench.model,
-                  "codec, structured, speculative: checkpoint [models/penstock-tiny]")
-      ->type_name("DIR");
+                  "model: checkpoint or GGUF file; codec, structured, speculative: checkpoint "
+                  "[models/penstock-tiny]")
+      ->type_name("PATH");
   command
       .add_option("--vocabulary", bench.vocabulary,
                   "structured: tokens of a synthetic vocabulary, with random weights of the 1.1B "

@@ -23,7 +23,7 @@ struct BenchOptions {
   std::string plot;
   double tokens_per_s = 20;                    // of each stream of the edge suite
   std::string directory;                       // of the store and kv-policy suites
-  std::string model = "models/penstock-tiny";  // of the codec and structured suites
+  std::string model = "models/penstock-tiny";  // of the suites that take one
   int32_t vocabulary = 128256;                 // of the structured suite
   std::string text = "models/text/held_out.txt";
   std::string isa;

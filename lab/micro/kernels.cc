@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<BenchRow>> RunKernelBench(
   const size_t peak = ProcBytes("/proc/self/status", "VmHWM");
   const double memory = static_cast<double>(peak - before - model->pool_bytes()) /
                         static_cast<double>(model->weights().bytes());
-  const MachineLimits limits(exec, model->MatrixMemory());
+  const MachineLimits limits(exec, MatrixMemory(model->weights()));
   Best best;
   for (int32_t round = 0; round < options.rounds; ++round) {
     RunRound(*model, limits, best);

@@ -26,7 +26,7 @@ struct BestOfExperts {
 
 BestOfExperts MeasureModel(BenchModel& model, const Exec& exec, int32_t rounds) {
   model.DecodeSeconds(kBenchBatch, kPosition);  // touches scratch and pages
-  const MachineLimits limits(exec, model.MatrixMemory());
+  const MachineLimits limits(exec, MatrixMemory(model.weights()));
   BestOfExperts best;
   for (int32_t turn = 0; turn < 2 * rounds; ++turn) {
     for (int i = 0; i < kStepsInTurn; ++i) {

@@ -44,6 +44,17 @@ ModelConfig ExpertsShape() {
   return config;
 }
 
+MachineLimits::Memory MatrixMemory(const Weights& weights) {
+  MachineLimits::Memory memory;
+  for (const LayerWeights& layer : weights.layers) {
+    for (const WeightMatrix* matrix : layer.Matrices()) {
+      for (const auto part : matrix->memory()) memory.push_back(part);
+    }
+  }
+  for (const auto part : weights.lm_head.memory()) memory.push_back(part);
+  return memory;
+}
+
 BenchModel::BenchModel(const Exec& exec, const MatrixForms& forms, const ModelConfig& config)
     : BenchModel(exec, RandomWeights(config, 1, 0.02f, forms)) {}
 
@@ -61,17 +72,6 @@ BenchModel::BenchModel(const Exec& exec, Weights weights)
   std::memset(pages_.as<std::byte>(), 0, pages_.bytes());  // so that all of the pool is resident
   std::iota(blocks_.begin(), blocks_.end(), 0u);
   for (size_t i = 0; i < tokens_.size(); ++i) tokens_[i] = static_cast<uint32_t>(i * 7 % 32000);
-}
-
-MachineLimits::Memory BenchModel::MatrixMemory() const {
-  MachineLimits::Memory memory;
-  for (const LayerWeights& layer : weights_.layers) {
-    for (const WeightMatrix* matrix : layer.Matrices()) {
-      for (const auto part : matrix->memory()) memory.push_back(part);
-    }
-  }
-  for (const auto part : weights_.lm_head.memory()) memory.push_back(part);
-  return memory;
 }
 
 double BenchModel::DecodeSeconds(int sequences, int32_t position) {

@@ -16,6 +16,9 @@ inline constexpr int32_t kBenchBatch = 8;
 ModelConfig TinyLlamaShape();
 ModelConfig ExpertsShape();
 
+// The matrices of layers and output, whose bytes decode steps read.
+MachineLimits::Memory MatrixMemory(const Weights& weights);
+
 // A model with random weights in `forms`, or with given ones, its runner, and pages for kBenchBatch
 // sequences of up to kBenchContext + 64 tokens. One thread calls it.
 class BenchModel {
@@ -27,8 +30,6 @@ class BenchModel {
 
   const Weights& weights() const { return weights_; }
   size_t pool_bytes() const { return pages_.bytes(); }
-  // The matrices, whose bytes decode steps read.
-  MachineLimits::Memory MatrixMemory() const;
 
   // The cost of one token at `position` of each of `sequences`.
   double DecodeSeconds(int sequences, int32_t position);

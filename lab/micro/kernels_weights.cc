@@ -44,7 +44,7 @@ void RunWeightsRound(BenchModel& model, const QuantisedFormat& format, const Mac
 BestOfWeights Measure(BenchModel& model, const QuantisedFormat& format, const Exec& exec,
                       int32_t rounds) {
   model.PrefillSeconds(kPrompt);  // touches scratch and pages
-  const MachineLimits limits(exec, model.MatrixMemory());
+  const MachineLimits limits(exec, MatrixMemory(model.weights()));
   BestOfWeights best;
   for (int32_t round = 0; round < rounds; ++round) RunWeightsRound(model, format, limits, best);
   return best;

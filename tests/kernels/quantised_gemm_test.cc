@@ -331,6 +331,27 @@ TEST_P(QuantisedGemmTest, SixteenBitsOfActivationsAreNearlyExact) {
   EXPECT_LE(std::sqrt(error / scale), 5e-5);
 }
 
+// Sums of 16 bits, which some instruction sets have on the way, must not overflow: integers of
+// +-kActivationMax have both bytes at 127 or -127, and +-128 has the low byte -128.
+TEST_P(QuantisedGemmTest, ActivationsAtTheirLimits) {
+  constexpr float kLowest = 128.0f / kActivationMax;
+  const float values[] = {1, -1, kLowest, -kLowest};
+  for (const QuantisedFormat& format : Formats()) {
+    for (const int64_t m : {1, 2, 3, 4, 32}) {
+      QuantisedProblem p({m, 512, 64}, format, 23);
+      for (int64_t row = 0; row < m; ++row) {
+        std::fill_n(p.input.begin() + row * 512, 512, values[row % 4]);
+        p.input[row * 512 + 511] = 1;
+      }
+      const auto got = p.Run({}, GemmOutput::kStore, false);
+      for (int64_t i = 0; i < m * 64; ++i) {
+        ASSERT_EQ(got[i], p.Oracle(i / 64, i % 64))
+            << format.Name() << " " << m << " element " << i;
+      }
+    }
+  }
+}
+
 TEST_P(QuantisedGemmTest, RowsOfZerosInfinitiesAndTinyNumbers) {
   QuantisedProblem p({6, 64, 32}, {.bits = 8, .group = 64}, 19);
   const auto set = [&](int64_t row, float value) {

@@ -146,10 +146,14 @@ void QuantiseBlock(const QuantisedProduct& product, int64_t block) {
 void QuantiseNarrow(const QuantisedProduct& product, int64_t block) {
   const int64_t first_row = product.blocks.First(block);
   const int rows = product.blocks.Rows(block), group = product.form.group;
-  int8_t* planes = product.Planes(block);
+  const bool planes = product.ops.takes_planes(product.form);
   for (int r = 0; r < rows; ++r) {
     QuantiseRow(product, first_row + r, [&](int64_t first, int64_t count, const int16_t* codes) {
-      StorePlanes(codes, count, 8 * rows, planes + 2 * first * rows + 8 * r);
+      if (planes) {
+        StorePlanes(codes, count, 8 * rows, product.Planes(block) + 2 * first * rows + 8 * r);
+      } else {
+        StorePairs(codes, count, 2 * rows, product.Codes(block, first) + 2 * r);
+      }
       StoreSums(codes, count, group, rows, product.Sums(block, first) + r);
     });
   }

@@ -1,16 +1,9 @@
 // Compiled with -mavx2 -mfma; called only on machines that support both.
 
-#include <immintrin.h>
-
-#include "kernels/cpu/gemm/integer_ops.h"
+#include "kernels/cpu/gemm/integer_avx2.h"
 
 namespace penstock::simd {
 namespace {
-
-constexpr int kColumns = 32;
-
-__m256i Load256(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
-void Store256(void* p, __m256i a) { _mm256_storeu_si256(static_cast<__m256i*>(p), a); }
 
 float Magnitude256(const float* x, int64_t size) {
   const __m256i mask = _mm256_set1_epi32(0x7fffffff);
@@ -47,75 +40,6 @@ void Quantise256(const float* x, int64_t size, float factor, int16_t* codes) {
   }
 }
 
-// A half's exponent and mantissa at a float's places make the value times 2^-112.
-__m256 Halves256(const std::byte* halves) {
-  const __m256i bits =
-      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(halves)));
-  const __m256i sign = _mm256_slli_epi32(_mm256_srli_epi32(bits, 15), 31);
-  const __m256i rest = _mm256_slli_epi32(_mm256_and_si256(bits, _mm256_set1_epi32(0x7fff)), 13);
-  return _mm256_mul_ps(_mm256_castsi256_ps(_mm256_or_si256(sign, rest)), _mm256_set1_ps(0x1p112f));
-}
-
-__m256 Bf16s256(const std::byte* numbers) {
-  const __m256i bits =
-      _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(numbers)));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(bits, 16));
-}
-
-// The factors of a run's scales and offsets, if scales have two levels.
-struct Factors256 {
-  void Load(const PanelForm& form, const std::byte* head) {
-    if (form.scale != ScaleType::kTwoLevel) return;
-    for (int c = 0; c < kColumns; c += 8) {
-      _mm256_store_ps(scales + c, Halves256(head + 2 * c));
-      if (form.offsets) _mm256_store_ps(offsets + c, Halves256(head + kOffsetFactorsAt + 2 * c));
-    }
-  }
-  alignas(32) float scales[kColumns];
-  alignas(32) float offsets[kColumns];  // set if the form has offsets
-};
-
-// Stores factors times the integers of one group.
-void TwoLevel256(const float* factors, const std::byte* integers, float* products) {
-  for (int c = 0; c < kColumns; c += 8) {
-    const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(integers + c));
-    const __m256 numbers = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes));
-    _mm256_storeu_ps(products + c, _mm256_mul_ps(_mm256_load_ps(factors + c), numbers));
-  }
-}
-
-void OneLevel256(ScaleType type, const std::byte* scales, float* values) {
-  for (int c = 0; c < kColumns; c += 8) {
-    __m256 value;
-    if (type == ScaleType::kF32) {
-      value = _mm256_loadu_ps(reinterpret_cast<const float*>(scales) + c);
-    } else {
-      value = type == ScaleType::kF16 ? Halves256(scales + 2 * c) : Bf16s256(scales + 2 * c);
-    }
-    _mm256_storeu_ps(values + c, value);
-  }
-}
-
-// Stores the scales and offsets of group g, which is group `i` of a run.
-void Scales256(const PanelForm& form, const std::byte* head, const Factors256& factors, int i,
-               int64_t g, const UnpackedGroups& target) {
-  const std::byte *scales = head + form.scales_at, *offsets = head + form.offsets_at;
-  if (form.scale == ScaleType::kTwoLevel) {
-    TwoLevel256(factors.scales, scales + kColumns * i, target.scales + g * kColumns);
-    if (!form.offsets) return;
-    TwoLevel256(factors.offsets, offsets + kColumns * i, target.offsets + g * kColumns);
-  } else {
-    OneLevel256(form.scale, scales, target.scales + g * kColumns);
-    if (form.offsets) OneLevel256(ScaleType::kF32, offsets, target.offsets + g * kColumns);
-  }
-}
-
-// The table of a form's codes, once for each half of a register.
-__m256i TableIn(const PanelForm& form) {
-  if (form.table == nullptr) return _mm256_setzero_si256();
-  return _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(form.table)));
-}
-
 // Unpacks the codes of one group, 8 columns at a time. `table`: of codes that stand for integers.
 template <int kBits, bool kTable = false>
 void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4], __m256i table,
@@ -141,92 +65,114 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
                const UnpackedGroups& target) {
   int16_t* weights = target.weights;
   const __m256i table = TableIn(form);
-  const std::byte *head = panel, *codes = panel;
-  Factors256 factors;
+  PanelReader256 reader;
+  reader.codes = panel;
   int in_run = 0;
-  for (int64_t g = 0; g < groups; ++g, codes += form.code_bytes) {
-    if (in_run == 0) {
-      head = codes;
-      codes += form.head_bytes;
-      factors.Load(form, head);
-    }
-    Scales256(form, head, factors, in_run, g, target);
+  for (int64_t g = 0; g < groups; ++g, reader.codes += form.code_bytes) {
+    if (in_run == 0) reader.StartRun(form, kCodesAhead);
     __m256i zeros[4];
     for (int v = 0; v < 4; ++v) {
+      const int64_t at = g * kColumns + 8 * v;
+      _mm256_storeu_ps(target.scales + at, reader.Scales(form, in_run, 8 * v));
+      if (form.offsets) _mm256_storeu_ps(target.offsets + at, reader.Offsets(form, in_run, 8 * v));
       zeros[v] = _mm256_set1_epi16(static_cast<int16_t>(form.zero));
       if (!form.zeros) continue;
-      const __m256i one = _mm256_cvtepu8_epi32(
-          _mm_loadl_epi64(reinterpret_cast<const __m128i*>(head + form.zeros_at + 8 * v)));
+      const __m256i one = reader.Zeros(form, 8 * v);
       zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
     }
     if (form.table != nullptr) {
-      UnpackGroup256<4, true>(codes, form.group, zeros, table, weights);
+      UnpackGroup256<4, true>(reader.codes, form.group, zeros, table, weights);
     } else if (form.bits == 4) {
-      UnpackGroup256<4>(codes, form.group, zeros, table, weights);
+      UnpackGroup256<4>(reader.codes, form.group, zeros, table, weights);
     } else {
-      UnpackGroup256<8>(codes, form.group, zeros, table, weights);
+      UnpackGroup256<8>(reader.codes, form.group, zeros, table, weights);
     }
     weights += int64_t{form.group} * kColumns;
     if (++in_run == form.run) in_run = 0;
   }
 }
 
-// Multiplies one group of kRows rows by 16 columns: 2 * kRows accumulators of the 16 registers.
+// AddPairs256 for two sums with the pair at `pair`.
+inline void AddPairTwice256(__m256i (&sums)[2], const int16_t* pair, __m256i left, __m256i right) {
+  struct [[gnu::may_alias]] Word {
+    int16_t values[2];
+  };
+  __m256i x, products;
+  asm("vpbroadcastd %4, %2\n\tvpmaddwd %5, %2, %3\n\tvpmaddwd %6, %2, %2\n\t"
+      "vpaddd %3, %0, %0\n\tvpaddd %2, %1, %1"
+      : "+x"(sums[0]), "+x"(sums[1]), "=&x"(x), "=&x"(products)
+      : "m"(*reinterpret_cast<const Word*>(pair)), "x"(left), "x"(right));
+}
+
+// Multiplies one group of kRows rows by 16 columns. `a` and `w` are its pairs and its weights.
 template <int kRows>
-void Strip256(int64_t pairs, const int16_t* a, int stride, const int16_t* w, const float* scales,
-              float* tile) {
-  __m256i sums[kRows][2];
-  for (auto& row : sums) row[0] = row[1] = _mm256_setzero_si256();
-  for (int64_t p = 0; p < pairs; ++p, a += 2 * stride, w += 2 * kColumns) {
+[[gnu::always_inline]] inline void MultiplyStrip256(int64_t pairs, const int16_t* a, int64_t stride,
+                                                    const int16_t* w, __m256i (&sums)[kRows][2]) {
+  PENSTOCK_UNROLL
+  for (int r = 0; r < kRows; ++r) sums[r][0] = sums[r][1] = _mm256_setzero_si256();
+  for (int64_t p = 0; p < pairs; ++p, a += stride, w += 2 * kColumns) {
     const __m256i left = Load256(w), right = Load256(w + 16);
-    for (int r = 0; r < kRows; ++r) {
-      int32_t pair;
-      __builtin_memcpy(&pair, a + 2 * r, sizeof(pair));
-      const __m256i x = _mm256_set1_epi32(pair);
-      sums[r][0] = _mm256_add_epi32(sums[r][0], _mm256_madd_epi16(x, left));
-      sums[r][1] = _mm256_add_epi32(sums[r][1], _mm256_madd_epi16(x, right));
-    }
-  }
-  for (int r = 0; r < kRows; ++r) {
-    for (int v = 0; v < 2; ++v) {
-      float* target = tile + r * kColumns + 8 * v;
-      const __m256 sum = _mm256_cvtepi32_ps(sums[r][v]);
-      _mm256_storeu_ps(
-          target, _mm256_fmadd_ps(sum, _mm256_loadu_ps(scales + 8 * v), _mm256_loadu_ps(target)));
-    }
+    PENSTOCK_UNROLL
+    for (int r = 0; r < kRows; ++r) AddPairTwice256(sums[r], a + 2 * r, left, right);
   }
 }
 
-// Adds the offsets' part of one group to a tile.
-void AddOffsets256(const int32_t* sums, int rows, const float* offsets, float* tile) {
-  for (int r = 0; r < rows; ++r, tile += kColumns) {
-    const __m256 sum = _mm256_set1_ps(static_cast<float>(sums[r]));
-    for (int c = 0; c < kColumns; c += 8) {
+// Adds the offsets' part of one group to kRows rows and 16 columns of a tile.
+template <int kRows>
+[[gnu::always_inline]] inline void AddOffsets256(const int32_t* sums, const float* offsets,
+                                                 float* tile) {
+  const __m256 left = _mm256_loadu_ps(offsets), right = _mm256_loadu_ps(offsets + 8);
+  PENSTOCK_UNROLL
+  for (int r = 0; r < kRows; ++r, tile += kColumns) {
+    const __m256 sum = _mm256_cvtepi32_ps(Broadcast256(sums + r));
+    _mm256_storeu_ps(tile, _mm256_fmadd_ps(sum, left, _mm256_loadu_ps(tile)));
+    _mm256_storeu_ps(tile + 8, _mm256_fmadd_ps(sum, right, _mm256_loadu_ps(tile + 8)));
+  }
+}
+
+// Adds the products of kRows rows, from `row` on, and 16 columns to a tile.
+template <int kRows>
+void Strip256(const WideProduct& product, int row, int column) {
+  const int64_t pairs = product.pairs, stride = 2 * int64_t{product.rows};
+  const int16_t* a = product.input + 2 * row;
+  const int16_t* w = product.panel.weights + 2 * column;
+  float* tile = product.tile + row * kColumns + column;
+  for (int64_t g = 0; g < product.groups; ++g, a += pairs * stride, w += pairs * 2 * kColumns) {
+    __m256i sums[kRows][2];
+    MultiplyStrip256<kRows>(pairs, a, stride, w, sums);
+    const float* scales = product.panel.scales + g * kColumns + column;
+    const __m256 left = _mm256_loadu_ps(scales), right = _mm256_loadu_ps(scales + 8);
+    float* target = tile;
+    PENSTOCK_UNROLL
+    for (int r = 0; r < kRows; ++r, target += kColumns) {
       _mm256_storeu_ps(
-          tile + c, _mm256_fmadd_ps(sum, _mm256_loadu_ps(offsets + c), _mm256_loadu_ps(tile + c)));
+          target, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[r][0]), left, _mm256_loadu_ps(target)));
+      _mm256_storeu_ps(target + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums[r][1]), right,
+                                                   _mm256_loadu_ps(target + 8)));
     }
+    if (product.panel.offsets == nullptr) continue;
+    AddOffsets256<kRows>(product.sums + g * product.rows + row,
+                         product.panel.offsets + g * kColumns + column, tile);
+  }
+}
+
+// 2 * 6 accumulators and four operands fit in 16 registers.
+constexpr int kStripRows = 6;
+
+template <int kRows = kStripRows>
+void StripOf256(const WideProduct& product, int row, int rows, int column) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows) return Strip256<kRows>(product, row, column);
+    StripOf256<kRows - 1>(product, row, rows, column);
   }
 }
 
 void Wide256(const WideProduct& product) {
-  const int rows = product.rows;
-  const int64_t pairs = product.pairs;
-  float* tile = product.tile;
-  for (int64_t g = 0; g < product.groups; ++g) {
-    const int16_t* a = product.input + g * pairs * rows * 2;
-    const int16_t* weights = product.panel.weights + g * pairs * 2 * kColumns;
-    const float* scales = product.panel.scales + g * kColumns;
-    for (int c = 0; c < kColumns; c += 16) {
-      int r = 0;
-      for (; r + 4 <= rows; r += 4) {
-        Strip256<4>(pairs, a + 2 * r, rows, weights + 2 * c, scales + c, tile + r * kColumns + c);
-      }
-      for (; r < rows; ++r) {
-        Strip256<1>(pairs, a + 2 * r, rows, weights + 2 * c, scales + c, tile + r * kColumns + c);
-      }
-    }
-    if (product.panel.offsets != nullptr) {
-      AddOffsets256(product.sums + g * rows, rows, product.panel.offsets + g * kColumns, tile);
+  const int strips = (product.rows + kStripRows - 1) / kStripRows;
+  for (int column = 0; column < kColumns; column += 16) {
+    for (int s = 0; s < strips; ++s) {
+      const int first = product.rows * s / strips, last = product.rows * (s + 1) / strips;
+      StripOf256(product, first, last - first, column);
     }
   }
 }
@@ -237,6 +183,7 @@ extern const IntegerOps kAvx2IntegerOps = {.magnitude = Magnitude256,
                                            .quantise = Quantise256,
                                            .unpack = Unpack256,
                                            .multiply_wide = Wide256,
-                                           .multiply_narrow = nullptr};
+                                           .multiply_narrow = Narrow256,
+                                           .takes_planes = TakesPlanes256};
 
 }  // namespace penstock::simd

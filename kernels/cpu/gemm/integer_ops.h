@@ -50,11 +50,13 @@ struct PanelForm {
 
 // The activations of multiply_narrow.
 struct NarrowRows {
-  int rows;              // 1 .. kNarrowRows
-  int64_t groups;        // of inputs
-  const int8_t* planes;  // [inputs / 4][rows][2][4]: the high bytes of four inputs, the low bytes
-  const int32_t* sums;   // [groups][rows]: sums of the activations
-  int64_t ahead;         // bytes: how far before their use codes are asked for from memory
+  int rows;        // 1 .. kNarrowRows
+  int64_t groups;  // of inputs
+  // [inputs / 4][rows][2][4]: the high bytes of four inputs, the low bytes; or, unless takes_planes
+  // says so, integers of 16 bits as WideProduct::input has them.
+  const int8_t* planes;
+  const int32_t* sums;  // [groups][rows]: sums of the activations
+  int64_t ahead;        // bytes: how far before their use codes are asked for from memory
 };
 
 // Groups of a panel as unpack stores them.
@@ -93,6 +95,8 @@ struct IntegerOps {
   // their tiles [rows][32] one after the other. Null if unpacking is as fast.
   void (*multiply_narrow)(const NarrowRows& rows, const PanelForm& form, int count,
                           const std::byte* const* panels, float* tiles);
+  // Whether multiply_narrow takes activations as planes of bytes.
+  bool (*takes_planes)(const PanelForm& form);
 };
 
 PanelForm FormOf(const QuantisedFormat& format);

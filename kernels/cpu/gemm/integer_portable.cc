@@ -131,6 +131,7 @@ extern const IntegerOps kPortableIntegerOps = {.magnitude = PortableMagnitude,
                                                .quantise = PortableQuantise,
                                                .unpack = PortableUnpack,
                                                .multiply_wide = PortableWide,
-                                               .multiply_narrow = nullptr};
+                                               .multiply_narrow = nullptr,
+                                               .takes_planes = nullptr};
 
 }  // namespace penstock::simd

@@ -352,12 +352,15 @@ void Narrow512(const NarrowRows& rows, const PanelForm& form, int count,
   NarrowCodes<Codes::kBytes>(rows, form, count, panels, tiles);
 }
 
+bool TakesPlanes512(const PanelForm&) { return true; }
+
 }  // namespace
 
 extern const IntegerOps kVnniIntegerOps = {.magnitude = Magnitude512,
                                            .quantise = Quantise512,
                                            .unpack = Unpack512,
                                            .multiply_wide = Wide512<12>,
-                                           .multiply_narrow = Narrow512};
+                                           .multiply_narrow = Narrow512,
+                                           .takes_planes = TakesPlanes512};
 
 }  // namespace penstock::simd
