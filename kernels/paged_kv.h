@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/check.h"
 #include "kernels/bf16.h"
 #include "kernels/kv_format.h"
 #include "kernels/window_group.h"
@@ -51,21 +50,8 @@ struct KvLayout {
     result.span = 0;
     return result;
   }
-  // This layout, which has no span, in another format.
-  KvLayout In(const KvPageFormat& format) const {
-    PENSTOCK_CHECK_EQ(span, 0);
-    KvLayout result = *this;
-    result.dtype = format.dtype;
-    result.span = format.span;
-    if (format.span == 0) return result;
-    PENSTOCK_CHECK(window == 0 && group.empty() && !HasLatents());
-    result.layers = 2 * layers;
-    result.group.window = format.span;
-    for (int32_t layer = 1; layer < result.layers; layer += 2) {
-      result.group.layers.set(static_cast<size_t>(layer));
-    }
-    return result;
-  }
+  // This layout in another format. It has no span; one with windows or latents gets none.
+  KvLayout In(const KvPageFormat& format) const;
   // Stored layers for each layer of the model; the first of them has the format `dtype`.
   int32_t Copies() const { return span > 0 ? 2 : 1; }
 
@@ -240,13 +226,7 @@ struct PagedKv {
                                    : arena + block * rows->block_stride + at;
   }
   // The same pages, of which second copies (KvLayout::span) are left out. They must lie apart.
-  PagedKv FirstCopies() const {
-    PENSTOCK_CHECK(layout.span == 0 || rows != nullptr);
-    PagedKv result = *this;
-    result.layout = layout.FirstCopies();
-    if (layout.span > 0) result.rows = nullptr;
-    return result;
-  }
+  PagedKv FirstCopies() const;
   // Pages in bf16 only: the keys, or values, of one head, [slot][head_dim].
   Bf16* Keys(uint32_t block, int32_t layer, int32_t kv_head) const {
     return reinterpret_cast<Bf16*>(Layer(block, layer) +

@@ -10,7 +10,8 @@
 namespace penstock {
 
 // The layers of a model that have a sliding window while its other layers see all tokens: Gemma 2
-// and 3, gpt-oss, Qwen2 with a window in its upper layers.
+// and 3, gpt-oss, Qwen2 with a window in its upper layers. Or the second copies of layers that are
+// stored twice (KvPageFormat::span).
 struct WindowGroup {
   static constexpr size_t kLayersMax = 1024;
 
