@@ -35,8 +35,8 @@ struct ModelCost {
   }
   // Without the recent tokens' second copy of a format with a span.
   double kv_bytes_per_token() const {
-    const auto layers = static_cast<size_t>(layout.layers / layout.Copies());
-    return static_cast<double>(layers * layout.LayerBytes()) / layout.block_tokens;
+    const auto first_copies = static_cast<size_t>(layout.layers / layout.Copies());
+    return static_cast<double>(first_copies * layout.LayerBytes()) / layout.block_tokens;
   }
   // The share of all experts that `tokens` tokens use, if a router prefers none of them.
   double ExpertShare(double tokens) const;

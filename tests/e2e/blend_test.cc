@@ -303,8 +303,9 @@ TEST(BlendTest, IncompatibleModelsAreRefusedByName) {
                   "--kv_blend_deviation=0.5"},
                  folder.path() + "/log");
   EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0);
-  EXPECT_THAT(worker.Log(), HasSubstr("kv_blend_deviation is 0.5, which needs device=cpu and a "
-                                      "model of at least three layers without sliding windows"));
+  EXPECT_THAT(worker.Log(),
+              HasSubstr("kv_blend_deviation is 0.5, which needs device=cpu, a kv_format without a "
+                        "span, and a model of at least three layers without sliding windows"));
 }
 
 }  // namespace

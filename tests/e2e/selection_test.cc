@@ -234,8 +234,9 @@ TEST(SelectionTest, LatentsAreRefusedByName) {
       {"penstock-decode", "--model=" + folder.path(), "--listen=127.0.0.1:0", "--kv_selection=all"},
       folder.path() + "/log");
   EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0);
-  EXPECT_THAT(worker.Log(), HasSubstr("kv_selection is all, which needs device=cpu and a model "
-                                      "without sliding windows and latents"));
+  EXPECT_THAT(worker.Log(),
+              HasSubstr("kv_selection is all, which needs device=cpu, a kv_format without a span, "
+                        "and a model without sliding windows and latents"));
 }
 
 }  // namespace
