@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include "tests/e2e/peer_fixture.h"
 #include "tests/e2e/window_fixture.h"
 
 namespace penstock {
@@ -127,22 +126,7 @@ TEST_F(MixedWindowTest, ARestartedWorkerReadsItsBlocksAgain) {
 TEST_F(MixedWindowTest, APrefixIsReadFromAnotherWorker) {
   Make(200);
   Cluster cluster({.model = folder(), .prefill = 2, .prefill_flags = {"--chunk_tokens=128"}});
-  const WorkerProcess& owner = cluster.prefill()[0];
-  const WorkerProcess& reader = cluster.prefill()[1];
-  const WorkerProcess& decode = cluster.decode()[0];
-  const TestRequest request = LongRequest(800, 30, 93);
-  const auto ask = [&](const WorkerProcess& worker, const std::optional<v1::PeerPrefix>& peer) {
-    PlannedAnswer answer = Attempt(request, worker, decode).Run(peer);
-    EXPECT_TRUE(answer.prefill.ok()) << answer.prefill.error_message() << cluster.Logs();
-    EXPECT_EQ(answer.tokens,
-              local().Generate(request.prompt, request.sampling, request.tokens_max));
-    return answer;
-  };
-  ask(owner, std::nullopt);
-  const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
-  EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
-  EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  CheckPeerRead(cluster, LongRequest(800, 30, 93));
 }
 
 // Beams fork at every step.

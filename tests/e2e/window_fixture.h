@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <vector>
 
 #include "tests/e2e/models/model_fixture.h"
 #include "tests/e2e/models/window_model.h"
+#include "tests/e2e/peer_fixture.h"
 
 namespace penstock {
 
@@ -62,6 +64,24 @@ class WindowCase : public ModelTest {
     Check(cluster, LongRequest(900, 40, 50));
     Check(cluster, request);
     return cached;
+  }
+
+  // Another prefill worker reads the request's prefix from the one that has computed it, whole.
+  void CheckPeerRead(Cluster& cluster, const TestRequest& request) {
+    const WorkerProcess& owner = cluster.prefill()[0];
+    const WorkerProcess& reader = cluster.prefill()[1];
+    const auto ask = [&](const WorkerProcess& worker, const std::optional<v1::PeerPrefix>& peer) {
+      PlannedAnswer answer = Attempt(request, worker, cluster.decode()[0]).Run(peer);
+      EXPECT_TRUE(answer.prefill.ok()) << answer.prefill.error_message() << cluster.Logs();
+      EXPECT_EQ(answer.tokens,
+                local().Generate(request.prompt, request.sampling, request.tokens_max));
+      return answer;
+    };
+    ask(owner, std::nullopt);
+    const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
+    EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
+    EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
   }
 };
 
