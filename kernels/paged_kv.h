@@ -80,12 +80,12 @@ struct KvLayout {
            (HeadBytes() +
             static_cast<size_t>(Planes()) * static_cast<size_t>(block_tokens) * ScaleBytes());
   }
-  // Of the same layer in bf16; 0 without a span.
+  // Bytes of a layer's second copy; 0 without a span.
   size_t RecentBytes() const { return span > 0 ? RecentAt(kv_heads, KvPlane::kKeys, 0) : 0; }
   size_t BytesOf(int32_t layer) const {
     return span > 0 && layer % 2 == 1 ? RecentBytes() : LayerBytes();
   }
-  // Of the layers before `layer`.
+  // Bytes of all stored layers before `layer`.
   size_t BytesBefore(int32_t layer) const {
     if (span == 0) return static_cast<size_t>(layer) * LayerBytes();
     return static_cast<size_t>(layer / 2) * (LayerBytes() + RecentBytes()) +
@@ -105,7 +105,7 @@ struct KvLayout {
   // Distance from one block to the next in an arena: a multiple of 4,096, so that direct I/O can
   // transfer blocks.
   size_t BlockStride() const { return StrideOf(PayloadBytes()); }
-  // Of the second copies of all layers.
+  // Bytes of the second copies of all layers, without what rounds a row up.
   size_t RowPayloadBytes() const { return static_cast<size_t>(layers / 2) * RecentBytes(); }
   // The parts of a block that the window group's layers and the others take when they lie apart.
   size_t RowStride() const {

@@ -95,7 +95,7 @@ struct IntegerOps {
   // their tiles [rows][32] one after the other. Null if unpacking is as fast.
   void (*multiply_narrow)(const NarrowRows& rows, const PanelForm& form, int count,
                           const std::byte* const* panels, float* tiles);
-  // Whether multiply_narrow takes activations as planes of bytes.
+  // True if multiply_narrow takes planes of bytes, false if it takes integers of 16 bits.
   bool (*takes_planes)(const PanelForm& form);
 };
 

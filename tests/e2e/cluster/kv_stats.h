@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// What a worker says of its KV memory.
+// The worker's answer to KvAdmin.Stats.
 inline v1::KvStats StatsOf(const WorkerProcess& worker) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
