@@ -24,10 +24,10 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
     }
   }
   swapped->blocks_ = pages.size();
-  swapped->kv_ = pool.view();
-  swapped->SaveRows(pages);
   std::vector<BlockRef> given_up = pool.Share(pages);
   ASSIGN_OR_RETURN(swapped->ticket_, store.SwapOut(pages));
+  swapped->kv_ = pool.view();
+  swapped->SaveRows(given_up);
   swapped->choices_ = std::move(choices);
   for (DecodeSequence& choice : swapped->choices_) {
     choice.blocks.clear();
