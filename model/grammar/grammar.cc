@@ -69,8 +69,8 @@ absl::StatusOr<std::string> ConvertSchema(const std::string& gated_schema, bool 
 }
 
 uint64_t GrammarFingerprint() {
-  return 0x0000'0208'0000'0003;
-}  // XGrammar 0.2.8, our third options
+  return 0x0000'0208'0000'0004;
+}  // XGrammar 0.2.8, our fourth options
 
 struct CompiledGrammar::Parts {
   xgrammar::CompiledGrammar grammar;

@@ -17,9 +17,15 @@ constexpr Words kMistral[] = {"[TOOL_CALLS]"};
 constexpr Words kPhi4Mini[] = {"<|tool_call|>", "<|/tool_call|>"};
 constexpr Words kGranite[] = {"<|tool_call|>", "<|start_of_role|>"};
 constexpr Words kLlama3[] = {"ipython", "\"parameters\""};
+constexpr Words kHarmony[] = {"<|channel|>commentary", "functions."};
 constexpr Words kHermes[] = {"<tool_call>", "arguments"};
 
-// Sources: the families' chat templates, and the built-in tags of XGrammar.
+constexpr std::string_view kHarmonyCall = "<|channel|>commentary to=functions.";
+constexpr std::string_view kHarmonyContent[] = {"<|channel|>final<|message|>",
+                                                "<|channel|>commentary<|message|>"};
+
+// Sources: the families' chat templates, OpenAI's description of harmony, and the built-in tags of
+// XGrammar.
 constexpr std::array kCallNotations = {
     CallNotation{.name = "qwen3-coder",
                  .words = kQwen3Coder,
@@ -100,6 +106,16 @@ constexpr std::array kCallNotations = {
                  .name_end = R"(", "parameters": )",
                  .call_end = "}",
                  .parallel = false},
+    // gpt-oss. A token that ends the answer, <|call|>, follows. Its template shows the first call
+    // of a message alone, and the tool in the message's role.
+    CallNotation{.name = "harmony",
+                 .words = kHarmony,
+                 .trigger = kHarmonyCall,
+                 .call_begin = kHarmonyCall,
+                 .name_end = " <|constrain|>json<|message|>",
+                 .shown_begin = " to=functions.",
+                 .shown_name_end = "<|channel|>commentary json<|message|>",
+                 .parallel = false},
     // Qwen 2.5, Qwen 3 and many others, too.
     CallNotation{.name = "hermes",
                  .words = kHermes,
@@ -113,12 +129,12 @@ constexpr std::array kCallNotations = {
 constexpr std::array kReasoningNotations = {
     ReasoningNotation{.begin = "<think>", .end = "</think>"},
     ReasoningNotation{.begin = "[THINK]", .end = "[/THINK]"},
-    // gpt-oss's harmony. Between the two channels it writes <|end|><|start|>assistant, of which
-    // only the word is text.
+    // gpt-oss's harmony. A message of the channel commentary is a preamble, which users see.
     ReasoningNotation{.begin = "<|channel|>analysis<|message|>",
-                      .end = "assistant<|channel|>final<|message|>",
+                      .end = "<|end|><|start|>assistant",
                       .word = "<|channel|>analysis<|message|>",
-                      .content_begin = "<|channel|>final<|message|>"},
+                      .content_begins = kHarmonyContent,
+                      .shown_in = "thinking"},
 };
 
 }  // namespace

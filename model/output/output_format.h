@@ -34,18 +34,29 @@ struct CallNotation {
   std::string_view key_begin = "";
   std::string_view key_end = "";
   std::string_view value_end = "";
+  // A template that does not show an earlier call as models write it has these instead of
+  // `call_begin` and `name_end`.
+  std::string_view shown_begin = "";
+  std::string_view shown_name_end = "";
   bool parallel = true;    // templates take several calls in one message
   uint32_t id_length = 0;  // letters and digits of an id; 0: any id
 };
 
 // How a family of models marks its reasoning, with which an answer begins.
+//
+// Where `content_begins` is not empty, an answer is messages with `end` between them. Each begins
+// with `begin`, with one of `content_begins`, or as a call does, and a call is the last one.
 struct ReasoningNotation {
   std::string_view begin;
   std::string_view end;
   std::string_view word = "";  // a chat template with it is of this family; empty: `end`
-  // An answer without reasoning begins with it. Empty: with content. Under a grammar such a family
-  // does not reason: tokens between reasoning and content have no text that a grammar could allow.
-  std::string_view content_begin = "";
+  std::span<const std::string_view> content_begins = {};  // the first one begins a final answer
+
+  // The field of an earlier message that templates have it in, where that is another one than
+  // `reasoning_content`. Such a template refuses it beside the content of a message with calls.
+  std::string_view shown_in = "";
+
+  bool messages() const { return !content_begins.empty(); }
 };
 
 // The families. A template is of the first whose words it has.

@@ -34,34 +34,66 @@ class Writer {
   std::string Root() const {
     if (rules_.reasoning == nullptr) return "root ::= body\n";
     const ReasoningNotation& notation = *rules_.reasoning;
-    if (!notation.content_begin.empty()) {
-      return fmt::format("root ::= {} body\n", Literal(notation.content_begin));
+    const std::string begin = Literal(notation.begin), end = Literal(notation.end);
+    std::string root;
+    if (notation.messages()) {
+      root = fmt::format("{}message* body\nmessage ::= ({} thought{}) {}",
+                         rules_.reasoning_begun ? "thought " + end + " " : "", begin,
+                         HasText() ? " | " + Opened("text") : "", end);
+    } else {
+      root = fmt::format("thought {} [\\n ]{{0,4}} body", end);
+      if (!rules_.reasoning_begun) root = begin + " " + root + " | body";
     }
-    std::string root = fmt::format("thought {} [\\n ]{{0,4}} body", Literal(notation.end));
-    if (!rules_.reasoning_begun) root = Literal(notation.begin) + " " + root + " | body";
-    return fmt::format("root ::= {}\nthought ::= TagDispatch(excludes=({}))\n", root,
-                       Literal(notation.end));
+    return fmt::format("root ::= {}\nthought ::= TagDispatch(excludes=({}))\n", root, end);
+  }
+
+  // True if content may be any text, in a rule `text` if an answer is messages.
+  bool HasText() const {
+    return rules_.structured.empty() &&
+           (rules_.calls == Calls::kForbidden || rules_.calls == Calls::kAllowed);
+  }
+  bool HasMessages() const { return rules_.reasoning != nullptr && rules_.reasoning->messages(); }
+
+  // `content`, behind what begins it.
+  std::string Opened(const std::string& content) const {
+    if (!HasMessages()) return content;
+    const auto& begins = rules_.reasoning->content_begins;
+    std::string opened = Literal(begins[0]);
+    for (const std::string_view begin : begins.subspan(1)) {
+      if (HasText()) opened += " | " + Literal(begin);
+    }
+    return fmt::format("({}) {}", opened, content);
   }
 
   std::string Body() {
-    const bool structured = !rules_.structured.empty();
+    if (rules_.calls == Calls::kAllowed || rules_.calls == Calls::kRequired) WriteCalls();
+    const std::string content = Content();
     switch (rules_.calls) {
       case Calls::kNone:
-        return structured ? roots_.back() : "";
       case Calls::kForbidden:
-        return structured
-                   ? roots_.back()
-                   : fmt::format("TagDispatch(excludes=({}))", Literal(rules_.notation->trigger));
+        return content;
       case Calls::kAllowed:
-        WriteCalls();
-        if (structured) return Literal(rules_.notation->trigger) + " calls | " + roots_.back();
-        return fmt::format("TagDispatch(({}, calls), loop_after_dispatch=false)",
-                           Literal(rules_.notation->trigger));
+        if (HasText() && !HasMessages()) return content;
+        return fmt::format("{} calls | {}", Literal(rules_.notation->trigger), content);
       case Calls::kRequired:
-        WriteCalls();
         return Literal(rules_.notation->trigger) + " calls";
     }
     return "";
+  }
+
+  // An answer without calls, or text that may end with calls. Empty: any text.
+  std::string Content() {
+    if (!rules_.structured.empty()) return Opened(roots_.back());
+    if (!HasText()) return "";
+    const std::string trigger = Literal(rules_.notation->trigger);
+    if (HasMessages()) {
+      more_ += fmt::format("text ::= TagDispatch(excludes=({}, {}))\n", trigger,
+                           Literal(rules_.reasoning->end));
+      return Opened("text");
+    }
+    return rules_.calls == Calls::kForbidden
+               ? fmt::format("TagDispatch(excludes=({}))", trigger)
+               : fmt::format("TagDispatch(({}, calls), loop_after_dispatch=false)", trigger);
   }
 
   // The rule `calls`: all that follows the trigger.

@@ -30,6 +30,7 @@ std::string Escaped(std::string_view text) {
 
 // The length of the longest end of `text` that is a true beginning of `marker`.
 size_t BegunAtEnd(std::string_view text, std::string_view marker) {
+  if (marker.empty()) return 0;
   for (size_t length = std::min(text.size(), marker.size() - 1); length > 0; --length) {
     if (text.ends_with(marker.substr(0, length))) return length;
   }
@@ -48,7 +49,10 @@ OutputParser::OutputParser(OutputParts parts)
                    ? ""
                    : Joined(parts_.calls->section_begin, parts_.calls->call_begin)),
       again_(parts_.calls == nullptr ? ""
-                                     : Joined(parts_.calls->separator, parts_.calls->call_begin)) {
+                                     : Joined(parts_.calls->separator, parts_.calls->call_begin)),
+      message_end_(parts_.reasoning != nullptr && parts_.reasoning->messages()
+                       ? parts_.reasoning->end
+                       : "") {
   if (parts_.reasoning == nullptr) state_ = State::kContent;
   if (parts_.reasoning != nullptr && parts_.reasoning_begun) state_ = State::kReasoning;
 }
@@ -117,23 +121,25 @@ bool OutputParser::Step() {
   return false;
 }
 
-// Reasoning stands at the beginning of an answer, behind white space at most, and in its place what
-// begins content without it.
+// Reasoning stands at the beginning of an answer or of a message, behind white space at most.
 bool OutputParser::Begin() {
   const size_t begin = held_.find_first_not_of(kBlank);
-  const size_t blanks = std::min(begin, held_.size());
-  if (blanks < kMaxBlanks) {
+  if (std::min(begin, held_.size()) < kMaxBlanks) {
     if (begin == std::string::npos) return false;
-    const std::string_view rest = std::string_view(held_).substr(begin);
-    const std::string_view marker = parts_.reasoning->begin;
-    const std::string_view content = parts_.reasoning->content_begin;
-    const bool reasons = rest.starts_with(marker);
-    if (reasons || (!content.empty() && rest.starts_with(content))) {
-      Drop(begin + (reasons ? marker : content).size());
-      state_ = reasons ? State::kReasoning : State::kContent;
+    bool may_open = false;
+    const auto opens = [&](std::string_view marker, State state) {
+      const std::string_view rest = std::string_view(held_).substr(begin);
+      may_open |= marker.starts_with(rest);
+      if (!rest.starts_with(marker)) return false;
+      Drop(begin + marker.size());
+      state_ = state;
       return true;
+    };
+    if (opens(parts_.reasoning->begin, State::kReasoning)) return true;
+    for (const std::string_view marker : parts_.reasoning->content_begins) {
+      if (opens(marker, State::kContent)) return true;
     }
-    if (marker.starts_with(rest) || content.starts_with(rest)) return false;
+    if (may_open) return false;
   }
   state_ = State::kContent;
   return true;
@@ -145,9 +151,7 @@ bool OutputParser::Reason() {
   if (end != std::string::npos) {
     EmitReasoning(std::string_view(held_).substr(0, end));
     Drop(end + marker.size());
-    newlines_ = 0;
-    reasoned_ = true;
-    state_ = State::kContent;
+    EndReasoning();
     return true;
   }
   const size_t sure = held_.size() - BegunAtEnd(held_, marker);
@@ -156,24 +160,42 @@ bool OutputParser::Reason() {
   return false;
 }
 
+// More reasoning, in a further message, begins on a new line.
+void OutputParser::EndReasoning() {
+  const bool messages = !message_end_.empty();
+  newlines_ = messages && reasoned_ ? 1 : 0;
+  reasoned_ = true;
+  state_ = messages ? State::kBegin : State::kContent;
+}
+
 bool OutputParser::Content() {
-  if (parts_.calls == nullptr) {
-    EmitContent(held_);
-    held_.clear();
+  const size_t call = opening_.empty() ? std::string::npos : held_.find(opening_);
+  const size_t end = message_end_.empty() ? std::string::npos : held_.find(message_end_);
+  if (call == end) {  // there is neither
+    const size_t begun = std::max(BegunAtEnd(held_, opening_), BegunAtEnd(held_, message_end_));
+    EmitContent(std::string_view(held_).substr(0, held_.size() - begun));
+    Drop(held_.size() - begun);
     return false;
   }
-  const size_t begin = held_.find(opening_);
-  if (begin != std::string::npos) {
-    EmitContent(std::string_view(held_).substr(0, begin));
-    Drop(begin + opening_.size());
+  EmitContent(std::string_view(held_).substr(0, std::min(call, end)));
+  if (call < end) {
+    Drop(call + opening_.size());
     begun_by_ = opening_;
     state_ = State::kName;
-    return true;
+  } else {
+    Drop(end + message_end_.size());
+    EndMessage();
   }
-  const size_t sure = held_.size() - BegunAtEnd(held_, opening_);
-  EmitContent(std::string_view(held_).substr(0, sure));
-  Drop(sure);
-  return false;
+  return true;
+}
+
+// The content of a further message begins on a new line.
+void OutputParser::EndMessage() {
+  had_content_ |= has_content_;
+  has_content_ = false;
+  blanks_ = had_content_ ? "\n" : "";
+  reasoned_ = true;
+  state_ = State::kBegin;
 }
 
 bool OutputParser::Name() {

@@ -10,7 +10,7 @@
 
 namespace penstock {
 
-// A piece of an answer. Reasoning comes before content.
+// A piece of an answer. Reasoning comes before content, or between messages of it.
 struct OutputPiece {
   enum class Kind : uint8_t {
     kReasoning,
@@ -75,6 +75,8 @@ class OutputParser {
   bool Begin();
   bool Reason();
   bool Content();
+  void EndReasoning();
+  void EndMessage();
   bool Name();
   bool Arguments();
   bool Tail();
@@ -95,15 +97,17 @@ class OutputParser {
   void Drop(size_t bytes) { held_.erase(0, bytes); }
 
   const OutputParts parts_;
-  const std::string opening_;  // of the first call
-  const std::string again_;    // of a further call
+  const std::string opening_;           // of the first call
+  const std::string again_;             // of a further call
+  const std::string_view message_end_;  // empty: content goes on to the end
   State state_ = State::kBegin;
   std::string held_;
-  std::string blanks_;    // white space before content that may not come
-  std::string begun_by_;  // the opening of the call whose name is read
-  size_t newlines_ = 0;   // of the reasoning, held back
-  bool reasoned_ = false;
+  std::string blanks_;     // white space before content that may not come
+  std::string begun_by_;   // the opening of the call whose name is read
+  size_t newlines_ = 0;    // of the reasoning, held back
+  bool reasoned_ = false;  // or had another message: white space before content is dropped
   bool has_content_ = false;
+  bool had_content_ = false;  // in an earlier message
   uint32_t calls_ = 0;
   JsonObjectEnd object_;
   size_t tool_ = 0;  // that is called, of parts_.tools

@@ -9,10 +9,12 @@ constexpr char kTool[] = "probe";
 constexpr char kId[] = "abcdefghi";
 constexpr char kArguments[] = R"({"text": "a \"b\" {c}", "n": 1})";
 
-ChatJson Tools() {
-  return ChatJson::parse(R"([{"type": "function", "function": {"name": "probe", "description": "d",
+ChatJson Tools(const CallStyle& style) {
+  ChatJson tools = ChatJson::parse(R"([{"type": "function", "function": {"name": "probe",
       "parameters": {"type": "object", "properties": {"text": {"type": "string"},
                                                       "n": {"type": "integer"}}}}}])");
+  if (style.describes) tools[0]["function"]["description"] = "";
+  return tools;
 }
 
 absl::StatusOr<std::string> Rendered(const ChatTemplate& chat_template, const CallStyle& style,
@@ -26,7 +28,7 @@ absl::StatusOr<std::string> Rendered(const ChatTemplate& chat_template, const Ca
   input.messages.push_back(answer);
   input.messages.push_back(
       {{"role", "tool"}, {"content", "done"}, {"tool_call_id", kId}, {"name", kTool}});
-  input.tools = Tools();
+  input.tools = Tools(style);
   input.bos_token = bos;
   input.eos_token = eos;
   return chat_template.Render(input);
@@ -47,6 +49,14 @@ bool HasCall(const std::string& text, const CallNotation& notation) {
   return found == ChatJson::parse(kArguments);
 }
 
+// The notation in which templates show earlier calls, where it is another one.
+CallNotation Shown(CallNotation notation) {
+  if (notation.shown_begin.empty()) return notation;
+  notation.call_begin = notation.shown_begin;
+  notation.name_end = notation.shown_name_end;
+  return notation;
+}
+
 }  // namespace
 
 absl::StatusOr<ChatJson> CallJson(const CallStyle& style, std::string_view id,
@@ -63,15 +73,17 @@ absl::StatusOr<CallStyle> ProbeTemplate(const ChatTemplate& chat_template,
                                         const CallNotation& notation, const std::string& bos_token,
                                         const std::string& eos_token) {
   std::string failure;
-  for (const bool text : {false, true}) {
-    for (const bool null : {true, false}) {
-      const CallStyle style{.arguments_as_text = text, .content_null = null};
-      const auto rendered = Rendered(chat_template, style, bos_token, eos_token);
-      if (rendered.ok() && HasCall(*rendered, notation)) return style;
-      failure = rendered.ok() ? fmt::format("it writes an earlier call in another notation than {}",
-                                            notation.name)
-                              : std::string(Message(rendered.status()));
+  for (unsigned bits = 0; bits < 8; ++bits) {
+    const CallStyle style{.arguments_as_text = (bits & 4) != 0,
+                          .content_null = (bits & 1) == 0,
+                          .describes = (bits & 2) != 0};
+    const auto rendered = Rendered(chat_template, style, bos_token, eos_token);
+    if (rendered.ok() && (HasCall(*rendered, notation) || HasCall(*rendered, Shown(notation)))) {
+      return style;
     }
+    failure = rendered.ok() ? fmt::format("it writes an earlier call in another notation than {}",
+                                          notation.name)
+                            : std::string(Message(rendered.status()));
   }
   return FailedPrecondition("the chat template cannot show earlier tool calls: {}", failure);
 }

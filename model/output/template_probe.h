@@ -6,11 +6,12 @@
 
 namespace penstock {
 
-// How a template wants earlier calls. Templates of some families write an object as JSON, those of
-// others join the text of one; the wrong one shows the model JSON within a string.
+// How a template wants tools and earlier calls. Templates of some families write an object as JSON,
+// those of others join the text of one; the wrong one shows the model JSON within a string.
 struct CallStyle {
   bool arguments_as_text = false;
   bool content_null = false;  // of a message that has only calls; else it is ""
+  bool describes = false;     // a tool without a description has an empty one
 };
 
 // One earlier call, as templates have it in `tool_calls` of a message. `arguments` is JSON.

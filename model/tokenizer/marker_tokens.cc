@@ -6,7 +6,7 @@
 namespace penstock {
 
 bool IsMarkerToken(std::string_view spelling) {
-  static constexpr std::array<std::string_view, 21> kMarkers = {"<think>",
+  static constexpr std::array<std::string_view, 24> kMarkers = {"<think>",
                                                                 "</think>",
                                                                 "[THINK]",
                                                                 "[/THINK]",
@@ -23,6 +23,9 @@ bool IsMarkerToken(std::string_view spelling) {
                                                                 "<｜tool▁sep｜>",
                                                                 "<|channel|>",
                                                                 "<|message|>",
+                                                                "<|constrain|>",
+                                                                "<|start|>",
+                                                                "<|end|>",
                                                                 "<arg_key>",
                                                                 "</arg_key>",
                                                                 "<arg_value>",

@@ -1,5 +1,6 @@
 #include "router/request/answer_shape.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "router/request/error_detail.h"
@@ -20,13 +21,19 @@ std::string TailOf(const ServedModel& model, std::span<const uint32_t> prompt) {
 }
 
 // A prompt that ends with the marker of a beginning is continued with reasoning. One that ends with
-// that of an end has turned reasoning off. Otherwise the model decides.
+// that of an end, or with what begins content, has turned reasoning off. Otherwise the model
+// decides.
 void AddReasoning(const ServedModel& model, std::span<const uint32_t> prompt, OutputRules& rules) {
-  if (model.output.reasoning == nullptr) return;
+  const ReasoningNotation* notation = model.output.reasoning;
+  if (notation == nullptr) return;
   const std::string tail = TailOf(model, prompt);
-  if (tail.ends_with(model.output.reasoning->end)) return;
-  rules.reasoning = model.output.reasoning;
-  rules.reasoning_begun = tail.ends_with(rules.reasoning->begin);
+  const auto ends = [&](std::string_view marker) { return tail.ends_with(marker); };
+  if (notation->messages() ? std::ranges::any_of(notation->content_begins, ends)
+                           : ends(notation->end)) {
+    return;
+  }
+  rules.reasoning = notation;
+  rules.reasoning_begun = ends(notation->begin);
 }
 
 // A grammar says where the answer ends, whatever ignore_eos says.

@@ -27,6 +27,10 @@ absl::StatusOr<ChatJson> CallsJson(const v1::Message& message, const std::string
         BadField(field, "are not supported by {}: {}", model.name, model.output.why_no_calls),
         {.reason = "unsupported_parameter"});
   }
+  if (!model.output.calls->parallel && message.tool_calls_size() > 1) {
+    return BadField(field, "has {} calls; the chat template of {} shows one in a message",
+                    message.tool_calls_size(), model.name);
+  }
   ChatJson calls = ChatJson::array();
   for (int i = 0; i < message.tool_calls_size(); ++i) {
     const v1::ToolCall& call = message.tool_calls(i);
@@ -38,6 +42,15 @@ absl::StatusOr<ChatJson> CallsJson(const v1::Message& message, const std::string
     calls.push_back(*std::move(json));
   }
   return calls;
+}
+
+void ShowReasoning(const v1::Message& message, const ServedModel& model, ChatJson& json) {
+  if (message.reasoning().empty()) return;
+  json["reasoning_content"] = message.reasoning();
+  const ReasoningNotation* notation = model.output.reasoning;
+  if (notation == nullptr || notation->shown_in.empty()) return;
+  const bool has_content = json["content"].is_string() && json["content"] != "";
+  if (message.tool_calls().empty() || !has_content) json[notation->shown_in] = message.reasoning();
 }
 
 bool IsWordChar(char c) { return isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
@@ -100,7 +113,7 @@ absl::StatusOr<ChatJson> MessageJson(const v1::Message& message, int index,
     ASSIGN_OR_RETURN(json["tool_calls"], CallsJson(message, field + ".tool_calls", model));
   }
   if (!message.tool_call_id().empty()) json["tool_call_id"] = message.tool_call_id();
-  if (!message.reasoning().empty()) json["reasoning_content"] = message.reasoning();
+  ShowReasoning(message, model, json);
   if (!message.name().empty()) json["name"] = message.name();
   return json;
 }

@@ -256,7 +256,7 @@ absl::StatusOr<std::string> RenderChat(const v1::ChatPrompt& chat, const ServedM
   }
   RETURN_IF_ERROR(CheckTools(chat, model));
   ChatInput input;
-  ASSIGN_OR_RETURN(input.tools, ToolsJson(chat));
+  ASSIGN_OR_RETURN(input.tools, ToolsJson(chat, model));
   ASSIGN_OR_RETURN(input.extra, TemplateVariables(chat, model));
   for (int i = 0; i < chat.messages_size(); ++i) {
     RETURN_IF_ERROR(CheckRole(chat.messages(i).role(), i, model));

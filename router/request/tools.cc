@@ -149,12 +149,14 @@ absl::Status CheckTools(const v1::ChatPrompt& chat, const ServedModel& model) {
   return CheckSizes(chat);
 }
 
-absl::StatusOr<ChatJson> ToolsJson(const v1::ChatPrompt& chat) {
+absl::StatusOr<ChatJson> ToolsJson(const v1::ChatPrompt& chat, const ServedModel& model) {
   ChatJson tools;
   for (int i = 0; i < chat.tools_size(); ++i) {
     const v1::Tool& tool = chat.tools(i);
     ChatJson function = {{"name", tool.name()}};
-    if (!tool.description().empty()) function["description"] = tool.description();
+    if (!tool.description().empty() || model.output.call_style.describes) {
+      function["description"] = tool.description();
+    }
     ASSIGN_OR_RETURN(function["parameters"], ParametersJson(tool, FieldOf(i)));
     tools.push_back({{"type", "function"}, {"function", std::move(function)}});
   }

@@ -19,7 +19,7 @@ inline constexpr char kToolChoiceField[] = "chat.tool_choice";
 absl::Status CheckTools(const v1::ChatPrompt& chat, const ServedModel& model);
 
 // The tools as templates have them: a list, or null without any. Needs CheckTools.
-absl::StatusOr<ChatJson> ToolsJson(const v1::ChatPrompt& chat);
+absl::StatusOr<ChatJson> ToolsJson(const v1::ChatPrompt& chat, const ServedModel& model);
 
 // Sets the parts of `rules` that tools decide. INVALID_ARGUMENT names the tool whose schema is not
 // supported where it must be enforced. Needs CheckTools. Pure; about a millisecond a tool.

@@ -52,10 +52,10 @@ TEST_P(ModelTemplate, RendersAsJinja) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, ModelTemplate,
-                         testing::Values("chatml", "deepseek_v3", "gemma", "gemma3", "hermes_tools",
-                                         "llama2", "llama3", "llama31", "mistral_v01",
-                                         "mistral_v03", "phi3", "qwen25", "qwen3", "vicuna",
-                                         "zephyr"),
+                         testing::Values("chatml", "deepseek_v3", "gemma", "gemma3", "gpt_oss",
+                                         "hermes_tools", "llama2", "llama3", "llama31",
+                                         "mistral_v01", "mistral_v03", "phi3", "qwen25", "qwen3",
+                                         "vicuna", "zephyr"),
                          [](const auto& model) { return std::string(model.param); });
 
 TEST(TemplateFeatures, RenderAsJinja) {

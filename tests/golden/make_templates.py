@@ -211,6 +211,11 @@ OPTIONS = {
     },
     "qwen25": {"bos": "", "eos": "<|im_end|>"},
     "qwen3": {"bos": "", "eos": "<|im_end|>", "extras": ({}, {"enable_thinking": False})},
+    "gpt_oss": {
+        "bos": "<|startoftext|>",
+        "eos": "<|return|>",
+        "extras": ({}, {"reasoning_effort": "high", "builtin_tools": ["browser", "python"]}),
+    },
     "gemma": {"bos": "<bos>", "eos": "<eos>"},
     "gemma3": {"bos": "<bos>", "eos": "<eos>"},
 }

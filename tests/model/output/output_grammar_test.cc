@@ -249,7 +249,7 @@ TEST(OutputGrammar, AllowsCallsOrTheSchema) {
 
 TEST(OutputGrammar, ActsBehindReasoning) {
   for (const ReasoningNotation& notation : ReasoningNotations()) {
-    if (!notation.content_begin.empty()) continue;
+    if (notation.messages()) continue;
     const std::string begin(notation.begin), end(notation.end);
     OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = &notation};
     Answer answer(GrammarOf(rules));
@@ -268,16 +268,92 @@ TEST(OutputGrammar, ActsBehindReasoning) {
   }
 }
 
-TEST(OutputGrammar, HoldsHarmonyToItsFinalChannel) {
-  const ReasoningNotation* harmony = FindReasoningNotation("<|channel|>analysis<|message|>");
-  ASSERT_NE(harmony, nullptr);
-  const OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}), .reasoning = harmony};
+constexpr char kAnalysis[] = "<|channel|>analysis<|message|>";
+constexpr char kFinal[] = "<|channel|>final<|message|>";
+constexpr char kPreamble[] = "<|channel|>commentary<|message|>";
+constexpr char kNextMessage[] = "<|end|><|start|>assistant";
+constexpr char kHarmonyStop[] =
+    "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}";
+
+OutputRules HarmonyRules(Calls calls) {
+  OutputRules rules = Rules(*CallNotationOf("harmony"), calls);
+  rules.reasoning = FindReasoningNotation(kAnalysis);
+  return rules;
+}
+
+bool Allows(const OutputRules& rules, const std::string& text) {
   Answer answer(GrammarOf(rules));
-  EXPECT_TRUE(answer.Write("<|channel|>final<|message|>no"));
-  EXPECT_TRUE(answer.MayEnd());
-  EXPECT_FALSE(Answer(GrammarOf(rules)).Write("no"));
-  EXPECT_FALSE(Answer(GrammarOf(rules)).Write("<|channel|>analysis"));
-  EXPECT_EQ(GrammarOf({.reasoning = harmony}), "");
+  return answer.Write(text) && answer.MayEnd();
+}
+
+TEST(OutputGrammar, HoldsHarmonyToItsFinalChannel) {
+  OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}),
+                    .reasoning = FindReasoningNotation(kAnalysis)};
+  const std::string thought = kAnalysis + std::string("no? <|end|> maybe") + kNextMessage;
+  for (const std::string& before : {std::string(), thought, thought + thought}) {
+    EXPECT_TRUE(Allows(rules, before + kFinal + "no"));
+    EXPECT_FALSE(Allows(rules, before + kFinal));
+    EXPECT_FALSE(Allows(rules, before + "no"));
+    EXPECT_FALSE(Allows(rules, before + kFinal + "maybe"));
+    EXPECT_FALSE(Allows(rules, before + kPreamble + "no"));
+  }
+  EXPECT_FALSE(Allows(rules, kAnalysis + std::string("no")));
+  rules.reasoning_begun = true;
+  EXPECT_TRUE(Allows(rules, "no?" + std::string(kNextMessage) + thought + kFinal + "no"));
+  EXPECT_FALSE(Allows(rules, "no"));
+  EXPECT_EQ(GrammarOf({.reasoning = rules.reasoning}), "");
+}
+
+TEST(OutputGrammar, AllowsCallsBehindMessages) {
+  const std::string thought = kAnalysis + std::string("Perhaps <|call|>") + kNextMessage,
+                    preamble = kPreamble + std::string("Let me see.") + kNextMessage;
+  const OutputRules allowed = HarmonyRules(Calls::kAllowed);
+  OutputRules required = HarmonyRules(Calls::kRequired);
+  const OutputRules forbidden = HarmonyRules(Calls::kForbidden);
+  for (const std::string& before : {std::string(), thought, thought + thought}) {
+    EXPECT_TRUE(Allows(allowed, before + kHarmonyStop));
+    EXPECT_TRUE(Allows(allowed, before + preamble + kHarmonyStop));
+    EXPECT_TRUE(Allows(allowed, before + preamble + before + kFinal + "Hi!"));
+    EXPECT_TRUE(Allows(required, before + kHarmonyStop));
+    EXPECT_FALSE(Allows(required, before + preamble));
+    EXPECT_FALSE(Allows(required, before + kFinal));
+    EXPECT_TRUE(Allows(forbidden, before + preamble + kFinal + "Hi!"));
+    EXPECT_FALSE(Allows(forbidden, before + kHarmonyStop));
+    EXPECT_FALSE(Allows(forbidden, before + kFinal + "Hi!" + kHarmonyStop));
+    EXPECT_FALSE(Allows(allowed, before + "Hi!"));
+    EXPECT_FALSE(Allows(allowed, before + kFinal + "Hi!" + kHarmonyStop)) << "one message";
+    EXPECT_FALSE(Allows(allowed, before + kHarmonyStop + kHarmonyStop));
+    EXPECT_FALSE(Allows(allowed, before + " to=functions.stop"));
+  }
+  EXPECT_FALSE(Allows(allowed, "<|channel|>commentary to=functions.start"));
+  EXPECT_FALSE(Allows(allowed, "<|channel|>commentary to=functions.stop<|message|>"));
+  required.reasoning_begun = true;
+  EXPECT_TRUE(Allows(required, "Stop." + std::string(kNextMessage) + kHarmonyStop));
+  EXPECT_FALSE(Allows(required, kHarmonyStop));
+}
+
+TEST(OutputGrammar, AllowsACallOfHarmonyOrTheSchema) {
+  OutputRules rules = HarmonyRules(Calls::kAllowed);
+  rules.structured = *ChoiceGrammar({"yes", "no"});
+  EXPECT_TRUE(Allows(rules, kFinal + std::string("yes")));
+  EXPECT_TRUE(Allows(rules, kHarmonyStop));
+  EXPECT_FALSE(Allows(rules, kFinal + std::string("maybe")));
+  EXPECT_FALSE(Allows(rules, kPreamble + std::string("yes")));
+}
+
+TEST(OutputGrammar, MakesValidCallsBehindMessages) {
+  std::mt19937 random(4);
+  const OutputRules rules = HarmonyRules(Calls::kRequired);
+  for (int i = 0; i < 4; ++i) {
+    Answer answer(GrammarOf(rules));
+    ASSERT_TRUE(answer.Write(kAnalysis + std::string("a") + kNextMessage +
+                             "<|channel|>commentary to=functions."));
+    answer.Finish(random, 2000);
+    ASSERT_TRUE(answer.ended()) << answer.text();
+    const auto calls = CallsIn(rules, answer.text());
+    ASSERT_EQ(calls.size(), 1u) << answer.text();
+    ExpectValid(calls[0]);
+  }
 }
 
 TEST(OutputGrammar, RequiresCallsBehindReasoning) {

@@ -191,7 +191,7 @@ TEST(OutputParser, SplitsReasoning) {
       ExpectSameForAllCuts(parts, text);
     }
     const OutputParts parts{.reasoning = &notation};
-    const std::string later = fmt::format("No {}x{}", begin, end);
+    const std::string later = fmt::format("No {}x{}", begin, notation.messages() ? "" : end);
     EXPECT_EQ(PartsOf(parts, later), (std::vector<OutputPiece>{{Kind::kContent, later}}));
     ExpectSameForAllCuts(parts, later);
     const std::string empty = fmt::format("{}\n\n{}\n\nYes.", begin, end);
@@ -202,23 +202,64 @@ TEST(OutputParser, SplitsReasoning) {
   }
 }
 
-// The texts of answers whose tokens <|end|> and <|start|> are not shown.
+constexpr char kAnalysis[] = "<|channel|>analysis<|message|>";
+constexpr char kFinal[] = "<|channel|>final<|message|>";
+constexpr char kPreamble[] = "<|channel|>commentary<|message|>";
+constexpr char kNextMessage[] = "<|end|><|start|>assistant";
+constexpr char kHarmonyCall[] =
+    "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>";
+
+struct Harmony {
+  std::string text;
+  std::vector<OutputPiece> pieces;
+};
+
 TEST(OutputParser, SplitsTheChannelsOfHarmony) {
-  const OutputParts parts{.reasoning = FindReasoningNotation("<|channel|>analysis<|message|>")};
+  const OutputParts parts{.reasoning = FindReasoningNotation(kAnalysis)};
   ASSERT_NE(parts.reasoning, nullptr);
-  const std::string analysis = "<|channel|>analysis<|message|>",
-                    final = "<|channel|>final<|message|>";
-  const std::string both = analysis + "The assistant\nmust greet." + "assistant" + final + "Hi!";
-  EXPECT_EQ(PartsOf(parts, both),
-            (std::vector<OutputPiece>{{Kind::kReasoning, "The assistant\nmust greet."},
-                                      {Kind::kContent, "Hi!"}}));
-  EXPECT_EQ(PartsOf(parts, final + "Hi!"), (std::vector<OutputPiece>{{Kind::kContent, "Hi!"}}));
-  EXPECT_EQ(PartsOf(parts, "Hi!"), (std::vector<OutputPiece>{{Kind::kContent, "Hi!"}}));
-  const std::string other = "<|channel|>commentary<|message|>Hi!";
-  EXPECT_EQ(PartsOf(parts, other), (std::vector<OutputPiece>{{Kind::kContent, other}}));
-  EXPECT_EQ(PartsOf(parts, final.substr(0, 15)),
-            (std::vector<OutputPiece>{{Kind::kContent, final.substr(0, 15)}}));
-  for (const std::string& text : {both, final + "Hi!", other}) ExpectSameForAllCuts(parts, text);
+  const std::string analysis = kAnalysis, final = kFinal, preamble = kPreamble;
+  const Harmony answers[] = {
+      {analysis + "The assistant\nmust greet." + kNextMessage + final + "Hi!",
+       {{Kind::kReasoning, "The assistant\nmust greet."}, {Kind::kContent, "Hi!"}}},
+      {final + "Hi!", {{Kind::kContent, "Hi!"}}},
+      {"Hi!", {{Kind::kContent, "Hi!"}}},
+      {preamble + "Hi!", {{Kind::kContent, "Hi!"}}},
+      {analysis + kNextMessage + analysis + "a\n" + kNextMessage + analysis + "b" + kNextMessage +
+           preamble + "First. " + kNextMessage + final + "\nLast.",
+       {{Kind::kReasoning, "a\nb"}, {Kind::kContent, "First. \nLast."}}},
+      {preamble + "First." + kNextMessage + analysis + "a" + kNextMessage + final + "Last.",
+       {{Kind::kContent, "First."}, {Kind::kReasoning, "a"}, {Kind::kContent, "\nLast."}}},
+      {preamble + " " + kNextMessage + final + "Hi!", {{Kind::kContent, "Hi!"}}},
+      {analysis + "<|end|> is a token.", {{Kind::kReasoning, "<|end|> is a token."}}},
+      {final.substr(0, 15), {{Kind::kContent, final.substr(0, 15)}}},
+      {kHarmonyCall + std::string("{}"), {{Kind::kContent, kHarmonyCall + std::string("{}")}}}};
+  for (const auto& [text, pieces] : answers) {
+    EXPECT_EQ(PartsOf(parts, text), pieces) << text;
+    ExpectSameForAllCuts(parts, text);
+  }
+}
+
+TEST(OutputParser, FindsCallsBehindMessages) {
+  OutputParts parts = PartsWith(*CallNotationOf("harmony"));
+  parts.reasoning = FindReasoningNotation(kAnalysis);
+  const std::string analysis = kAnalysis, preamble = kPreamble, call = kHarmonyCall,
+                    other = "<|channel|>commentary to=functions.rm <|constrain|>json<|message|>{}";
+  const OutputPiece name = {Kind::kCall, "get_weather"},
+                    arguments = {Kind::kArguments, R"({"city": "<|end|>"})"};
+  const Harmony answers[] = {
+      {call + arguments.text, {name, arguments}},
+      {analysis + "I need " + call + kNextMessage + call + arguments.text,
+       {{Kind::kReasoning, "I need " + call}, name, arguments}},
+      {analysis + "a" + kNextMessage + preamble + "Let me see.\n" + kNextMessage + call +
+           arguments.text,
+       {{Kind::kReasoning, "a"}, {Kind::kContent, "Let me see.\n"}, name, arguments}},
+      {analysis + "a" + kNextMessage + call + R"({"city")",
+       {{Kind::kReasoning, "a"}, name, {Kind::kArguments, R"({"city")"}}},
+      {analysis + "a" + kNextMessage + other, {{Kind::kReasoning, "a"}, {Kind::kContent, other}}}};
+  for (const auto& [text, pieces] : answers) {
+    EXPECT_EQ(PartsOf(parts, text), pieces) << text;
+    ExpectSameForAllCuts(parts, text);
+  }
 }
 
 TEST(OutputParser, TakesCallsInReasoningForReasoning) {
@@ -238,7 +279,8 @@ TEST(OutputParser, GivesTheSameForRandomTextsHoweverCut) {
   std::mt19937 random(11);
   for (const CallNotation& notation : CallNotations()) {
     OutputParts parts = PartsWith(notation);
-    parts.reasoning = &ReasoningNotations()[random() % 2];
+    parts.reasoning = &ReasoningNotations()[random() % ReasoningNotations().size()];
+    if (notation.name == "harmony") parts.reasoning = FindReasoningNotation(kAnalysis);
     const std::vector<std::string> bits = {std::string(notation.section_begin),
                                            std::string(notation.call_begin),
                                            std::string(notation.name_end),
@@ -250,6 +292,7 @@ TEST(OutputParser, GivesTheSameForRandomTextsHoweverCut) {
                                            std::string(notation.value_end),
                                            std::string(parts.reasoning->begin),
                                            std::string(parts.reasoning->end),
+                                           kPreamble,
                                            "other",
                                            "{",
                                            "}",

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
+
 namespace penstock {
 namespace {
 
@@ -59,6 +62,25 @@ TEST(TemplateProbe, ReadsCallsOfParameters) {
   EXPECT_FALSE(style->arguments_as_text);
 }
 
+TEST(TemplateProbe, ReadsCallsThatAreShownInAnotherForm) {
+  const auto harmony =
+      Parsed(ReadFile(SourceFolder() + "/tests/golden/templates/models/gpt_oss.jinja"));
+  const CallNotation* notation = FindCallNotation(harmony->source());
+  ASSERT_NE(notation, nullptr);
+  EXPECT_EQ(notation->name, "harmony");
+  const auto style = ProbeTemplate(*harmony, *notation, "", "");
+  ASSERT_TRUE(style.ok()) << style.status();
+  EXPECT_FALSE(style->arguments_as_text);
+  EXPECT_FALSE(style->content_null) << "it looks for markers in content";
+  EXPECT_TRUE(style->describes) << "it joins each tool's description";
+  const auto as_written = Parsed(
+      R"({% for m in messages %}{% for call in m.tool_calls %}<|start|>assistant<|channel|>commentary to=functions.{{ call.function.name }} <|constrain|>json<|message|>{{ call.function.arguments }}<|call|>{% endfor %}{% endfor %})");
+  EXPECT_TRUE(ProbeTemplate(*as_written, *notation, "", "").ok());
+  const auto other = Parsed(
+      R"({% for m in messages %}{% for call in m.tool_calls %} to=functions.{{ call.function.name }}<|message|>{{ call.function.arguments }}{% endfor %}{% endfor %})");
+  EXPECT_FALSE(ProbeTemplate(*other, *notation, "", "").ok());
+}
+
 TEST(TemplateProbe, RefusesTemplatesThatLoseCalls) {
   const auto plain = Parsed("{% for m in messages %}{{ m.role }}{{ m.content }}{% endfor %}");
   EXPECT_EQ(FindCallNotation(plain->source()), nullptr);
@@ -78,6 +100,7 @@ TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
       {R"([TOOL_CALLS] [ "name" ])", "mistral"},
       {R"([TOOL_CALLS]x[ARGS])", "mistral-args"},
       {R"(<|start_of_role|> <|tool_call|>)", "granite"},
+      {R"('functions.' + name + '<|channel|>commentary json<|message|>')", "harmony"},
       {R"(<｜tool▁calls▁begin｜> <｜tool▁sep｜>)", "deepseek-v3.1"}};
   for (const auto& [text, name] : kTemplates) {
     const CallNotation* found = FindCallNotation(text);
@@ -88,7 +111,8 @@ TEST(OutputFormat, IsFoundFromTheWordsOfATemplate) {
   const ReasoningNotation* harmony =
       FindReasoningNotation(R"("<|start|>assistant<|channel|>analysis<|message|>" + m.thinking)");
   ASSERT_NE(harmony, nullptr);
-  EXPECT_EQ(harmony->content_begin, "<|channel|>final<|message|>");
+  EXPECT_TRUE(harmony->messages());
+  EXPECT_FALSE(FindReasoningNotation("split('</think>')")->messages());
   EXPECT_EQ(FindReasoningNotation("no"), nullptr);
 }
 

@@ -7,6 +7,8 @@
 #include "model/template/chat_template.h"
 #include "router/request/error_detail.h"
 #include "router/session/session_request.h"
+#include "tests/support/environment.h"
+#include "tests/support/files.h"
 
 namespace penstock {
 namespace {
@@ -90,6 +92,48 @@ TEST_F(ToolsTest, ShowEarlierCallsAndResults) {
                         "</tool_call><|im_end|><|im_start|>tool|c1|done|<|im_end|>"));
   EXPECT_TRUE(prepared->session.answer.sampling.grammar().empty());
   EXPECT_EQ(prepared->session.answer.parts.calls, nullptr);
+}
+
+std::string GptOssTemplate() {
+  return ReadFile(SourceFolder() + "/tests/golden/templates/models/gpt_oss.jinja");
+}
+
+TEST_F(ToolsTest, AreCalledBehindTheChannelsOfHarmony) {
+  model_ = MakeTestModelWith(GptOssTemplate());
+  auto prepared = Prepare(std::string(kTools) + "}");
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(PromptOf(*prepared), HasSubstr("// \ntype stop = () => any;"));
+  AnswerSpec answer = prepared->session.answer;
+  EXPECT_EQ(answer.parts.calls->name, "harmony");
+  ASSERT_NE(answer.parts.reasoning, nullptr) << "the prompt's end is not that of reasoning";
+  EXPECT_FALSE(answer.parts.reasoning_begun);
+  EXPECT_TRUE(answer.show_markers);
+  EXPECT_THAT(answer.sampling.grammar(), HasSubstr("root ::= message* body\n"));
+  prepared = Prepare(std::string(kTools) + "tool_choice { mode: NONE } }");
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_EQ(prepared->session.answer.parts.calls, nullptr);
+  EXPECT_NE(prepared->session.answer.parts.reasoning, nullptr);
+}
+
+TEST_F(ToolsTest, ShowEarlierReasoningToHarmony) {
+  model_ = MakeTestModelWith(GptOssTemplate());
+  const auto with = [](const std::string& message) {
+    return "chat { messages { role: 'user' content { text: 'Hi' } } messages { role: 'assistant' " +
+           message + " } }";
+  };
+  const std::string call = "tool_calls { id: 'c' name: 'f' arguments: '{\"a\": 1}' }",
+                    shown =
+                        "<|start|>assistant to=functions.f<|channel|>commentary json<|message|>"
+                        "{\"a\": 1}<|call|><|start|>assistant";
+  auto prepared = Prepare(with("reasoning: 'I need f.' " + call));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(PromptOf(*prepared), HasSubstr("analysis<|message|>I need f.<|end|>" + shown));
+  prepared = Prepare(with("reasoning: 'I need f.' content { text: 'Wait.' } " + call));
+  ASSERT_TRUE(prepared.ok()) << prepared.status();
+  EXPECT_THAT(PromptOf(*prepared), HasSubstr("analysis<|message|>Wait.<|end|>" + shown));
+  EXPECT_THAT(Refusal(with(call + call)),
+              HasSubstr("chat.messages[1].tool_calls has 2 calls; the chat template of test-model "
+                        "shows one in a message"));
 }
 
 TEST_F(ToolsTest, LimitWhatMayBeCalled) {
