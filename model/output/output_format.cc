@@ -134,6 +134,8 @@ constexpr std::array kReasoningNotations = {
                       .end = "<|end|><|start|>assistant",
                       .word = "<|channel|>analysis<|message|>",
                       .content_begins = kHarmonyContent,
+                      .stop = "<|end|>",
+                      .opening = "<|channel|>",
                       .shown_in = "thinking"},
 };
 

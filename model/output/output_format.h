@@ -51,6 +51,10 @@ struct ReasoningNotation {
   std::string_view end;
   std::string_view word = "";  // a chat template with it is of this family; empty: `end`
   std::span<const std::string_view> content_begins = {};  // the first one begins a final answer
+  // The special tokens with which `end`, and what begins a message, begin. Grammars allow `stop`
+  // nowhere else. An answer that is cut behind one of them does not show it.
+  std::string_view stop = "";
+  std::string_view opening = "";
 
   // The field of an earlier message that templates have it in, where that is another one than
   // `reasoning_content`. Such a template refuses it beside the content of a message with calls.

@@ -17,6 +17,10 @@ std::string LiteralOf(std::string_view a, std::string_view b = "") {
   return Literal(std::string(a) + std::string(b));
 }
 
+std::string_view StopOf(const ReasoningNotation& notation) {
+  return notation.stop.empty() ? notation.end : notation.stop;
+}
+
 class Writer {
  public:
   explicit Writer(const OutputRules& rules) : rules_(rules) {}
@@ -44,7 +48,8 @@ class Writer {
       root = fmt::format("thought {} [\\n ]{{0,4}} body", end);
       if (!rules_.reasoning_begun) root = begin + " " + root + " | body";
     }
-    return fmt::format("root ::= {}\nthought ::= TagDispatch(excludes=({}))\n", root, end);
+    return fmt::format("root ::= {}\nthought ::= TagDispatch(excludes=({}))\n", root,
+                       Literal(StopOf(notation)));
   }
 
   // True if content may be any text, in a rule `text` if an answer is messages.
@@ -88,7 +93,7 @@ class Writer {
     const std::string trigger = Literal(rules_.notation->trigger);
     if (HasMessages()) {
       more_ += fmt::format("text ::= TagDispatch(excludes=({}, {}))\n", trigger,
-                           Literal(rules_.reasoning->end));
+                           Literal(StopOf(*rules_.reasoning)));
       return Opened("text");
     }
     return rules_.calls == Calls::kForbidden

@@ -65,7 +65,7 @@ std::vector<OutputPiece> OutputParser::Feed(std::string_view text) {
 }
 
 std::vector<OutputPiece> OutputParser::Flush() {
-  const std::string rest = std::exchange(held_, "");
+  const std::string rest = WithoutCutBorder(std::exchange(held_, ""));
   switch (state_) {
     case State::kReasoning:
       EmitReasoning(rest);
@@ -92,6 +92,24 @@ std::vector<OutputPiece> OutputParser::Flush() {
   }
   state_ = State::kContent;
   return std::exchange(pieces_, {});
+}
+
+// The end of an answer, without the beginning of what stands between messages.
+std::string OutputParser::WithoutCutBorder(std::string text) const {
+  if (message_end_.empty()) return text;
+  const ReasoningNotation& notation = *parts_.reasoning;
+  const size_t begun = BegunAtEnd(text, message_end_);
+  if (begun >= notation.stop.size()) text.resize(text.size() - begun);
+  const bool sure = reasoned_ || text.size() >= notation.opening.size();
+  if (state_ == State::kBegin && sure && MayOpen(text)) return "";
+  return text;
+}
+
+// True if `text` is the beginning of what begins a message.
+bool OutputParser::MayOpen(std::string_view text) const {
+  const auto begins = [&](std::string_view marker) { return marker.starts_with(text); };
+  return begins(parts_.reasoning->begin) || begins(opening_) ||
+         std::ranges::any_of(parts_.reasoning->content_begins, begins);
 }
 
 bool OutputParser::Step() {

@@ -77,6 +77,8 @@ class OutputParser {
   bool Content();
   void EndReasoning();
   void EndMessage();
+  bool MayOpen(std::string_view text) const;
+  std::string WithoutCutBorder(std::string text) const;
   bool Name();
   bool Arguments();
   bool Tail();

@@ -5,13 +5,18 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/script.h"
 #include "tests/support/environment.h"
+#include "tests/support/files.h"
 
 namespace penstock {
 namespace {
@@ -87,6 +92,75 @@ TEST(Clients, CallTools) {
       venv + "/bin/python " + scripts + "/responses_client.py " + cluster.http_endpoint());
   EXPECT_TRUE(responses_good) << responses_said << cluster.Logs();
   EXPECT_TRUE(AllHold(responses_said)) << responses_said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
+// The bundled model with gpt-oss's chat template and special tokens, of which it knows nothing.
+class HarmonyModel {
+ public:
+  HarmonyModel() {
+    for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
+      const std::string name = file.path().filename().string();
+      if (name.ends_with(".json")) {
+        std::ofstream(folder_.path() + "/" + name)
+            << InHarmony(name, ReadFile(file.path().string()));
+      } else {
+        std::filesystem::create_symlink(file.path(), folder_.path() + "/" + name);
+      }
+    }
+    std::filesystem::copy_file(SourceFolder() + "/tests/golden/templates/models/gpt_oss.jinja",
+                               folder_.path() + "/chat_template.jinja");
+  }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  static constexpr int kConstrain = 2046, kCall = 2047;  // the last ones of the vocabulary
+
+  static std::string InHarmony(const std::string& name, std::string text) {
+    static const std::pair<std::string, std::string> kNames[] = {{"<|eos|>", "<|return|>"},
+                                                                 {"<|system|>", "<|start|>"},
+                                                                 {"<|user|>", "<|message|>"},
+                                                                 {"<|assistant|>", "<|channel|>"}};
+    for (const auto& [old_name, new_name] : kNames) {
+      absl::StrReplaceAll({{old_name, new_name}}, &text);
+    }
+    nlohmann::json json = nlohmann::json::parse(text);
+    if (name == "tokenizer.json") AddTokens(json);
+    if (name == "config.json" || name == "generation_config.json") json["eos_token_id"] = {1, kCall};
+    if (name == "tokenizer_config.json") json["eos_token"] = "<|return|>";
+    return json.dump();
+  }
+
+  // In place of the tokens of the last two merges.
+  static void AddTokens(nlohmann::json& tokenizer) {
+    nlohmann::json& model = tokenizer["model"];
+    for (const auto& [id, spelling] :
+         {std::pair(kCall, "<|call|>"), std::pair(kConstrain, "<|constrain|>")}) {
+      const nlohmann::json pair = model["merges"].back();
+      model["vocab"].erase(pair[0].get<std::string>() + pair[1].get<std::string>());
+      model["merges"].erase(model["merges"].size() - 1);
+      model["vocab"][spelling] = id;
+      nlohmann::json token = tokenizer["added_tokens"][0];
+      token.update({{"id", id}, {"content", spelling}});
+      tokenizer["added_tokens"].push_back(token);
+    }
+  }
+
+  TempFolder folder_;
+};
+
+TEST(Clients, CallToolsOfHarmony) {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../openai-venv";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv);
+  if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
+  const HarmonyModel model;
+  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
+  const auto [said, good] =
+      RunScript(venv + "/bin/python " + scripts + "/harmony_client.py " + cluster.http_endpoint() +
+                " " + model.path());
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
 }
 

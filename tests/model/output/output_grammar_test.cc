@@ -289,7 +289,7 @@ bool Allows(const OutputRules& rules, const std::string& text) {
 TEST(OutputGrammar, HoldsHarmonyToItsFinalChannel) {
   OutputRules rules{.structured = *ChoiceGrammar({"yes", "no"}),
                     .reasoning = FindReasoningNotation(kAnalysis)};
-  const std::string thought = kAnalysis + std::string("no? <|end|> maybe") + kNextMessage;
+  const std::string thought = kAnalysis + std::string("no? <|message|> maybe") + kNextMessage;
   for (const std::string& before : {std::string(), thought, thought + thought}) {
     EXPECT_TRUE(Allows(rules, before + kFinal + "no"));
     EXPECT_FALSE(Allows(rules, before + kFinal));
@@ -298,6 +298,7 @@ TEST(OutputGrammar, HoldsHarmonyToItsFinalChannel) {
     EXPECT_FALSE(Allows(rules, before + kPreamble + "no"));
   }
   EXPECT_FALSE(Allows(rules, kAnalysis + std::string("no")));
+  EXPECT_FALSE(Answer(GrammarOf(rules)).Write(kAnalysis + std::string("no? <|end|> maybe")));
   rules.reasoning_begun = true;
   EXPECT_TRUE(Allows(rules, "no?" + std::string(kNextMessage) + thought + kFinal + "no"));
   EXPECT_FALSE(Allows(rules, "no"));

@@ -231,7 +231,13 @@ TEST(OutputParser, SplitsTheChannelsOfHarmony) {
        {{Kind::kContent, "First."}, {Kind::kReasoning, "a"}, {Kind::kContent, "\nLast."}}},
       {preamble + " " + kNextMessage + final + "Hi!", {{Kind::kContent, "Hi!"}}},
       {analysis + "<|end|> is a token.", {{Kind::kReasoning, "<|end|> is a token."}}},
-      {final.substr(0, 15), {{Kind::kContent, final.substr(0, 15)}}},
+      {final.substr(0, 15), {}},  // cut by a limit of tokens
+      {final.substr(0, 5), {{Kind::kContent, final.substr(0, 5)}}},
+      {analysis + "a<|end|><|start|>", {{Kind::kReasoning, "a"}}},
+      {analysis + "a<|end|>", {{Kind::kReasoning, "a"}}},
+      {analysis + "a<|e", {{Kind::kReasoning, "a<|e"}}},
+      {final + "a<|end|><|start|>assis", {{Kind::kContent, "a"}}},
+      {analysis + "a" + kNextMessage + final.substr(0, 5), {{Kind::kReasoning, "a"}}},
       {kHarmonyCall + std::string("{}"), {{Kind::kContent, kHarmonyCall + std::string("{}")}}}};
   for (const auto& [text, pieces] : answers) {
     EXPECT_EQ(PartsOf(parts, text), pieces) << text;
