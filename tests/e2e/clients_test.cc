@@ -126,7 +126,8 @@ class HarmonyModel {
     }
     nlohmann::json json = nlohmann::json::parse(text);
     if (name == "tokenizer.json") AddTokens(json);
-    if (name == "config.json" || name == "generation_config.json") json["eos_token_id"] = {1, kCall};
+    if (name == "config.json" || name == "generation_config.json")
+      json["eos_token_id"] = {1, kCall};
     if (name == "tokenizer_config.json") json["eos_token"] = "<|return|>";
     return json.dump();
   }
@@ -156,9 +157,8 @@ TEST(Clients, CallToolsOfHarmony) {
   if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
   const HarmonyModel model;
   Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
-  const auto [said, good] =
-      RunScript(venv + "/bin/python " + scripts + "/harmony_client.py " + cluster.http_endpoint() +
-                " " + model.path());
+  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/harmony_client.py " +
+                                      cluster.http_endpoint() + " " + model.path());
   EXPECT_TRUE(good) << said << cluster.Logs();
   EXPECT_TRUE(AllHold(said)) << said;
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
