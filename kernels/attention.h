@@ -41,6 +41,13 @@ class AttentionScratch {
   Buffer memory_;
 };
 
+// What centred keys of a layer (KvPageFormat::centred) leave out: a mean for each KV head, rotated
+// to a key's position.
+struct KeyCentre {
+  View<const float, 2> means;           // [kv_heads, head_dim]; no elements: nothing is left out
+  View<const float, 2> cosines, sines;  // [positions, rotated pairs]
+};
+
 struct AttentionArgs {
   View<const float, 2> queries;  // [rows, at least heads * head_dim]
   View<float, 2> output;         // [rows, heads * the layout's ValueDim()]
@@ -53,6 +60,7 @@ struct AttentionArgs {
   // For each head, a score that takes part in the softmax and has no value (gpt-oss); empty: none.
   std::span<const float> sinks = {};
   std::span<const AttentionSequence> sequences;
+  KeyCentre centre = {};  // where kv.layout.centred
   // Not owned. Built for this head_dim and at least as many threads as `exec` has.
   const AttentionScratch* scratch = nullptr;
 };

@@ -97,12 +97,17 @@ struct KvPageFormat {
 
   KvDtype dtype = KvDtype::kBf16;
   int32_t span = 0;  // tokens, a multiple of kSpanStep; 0: all are attended to in `dtype`
+  // Keys in `dtype` are what is left without the mean of the model's keys, which is measured before
+  // RoPE, as KVQuant measures keys (Hooper et al., arXiv 2401.18079). Only with a span.
+  bool centred = false;
   bool operator==(const KvPageFormat&) const = default;
 };
 
-// The name of a format in flags and in BlockNamespace: that of its dtype, with a span "k3v3+128".
+// The name of a format in flags and in BlockNamespace: that of its dtype, with a span "k3v3+128",
+// with centred keys "k3v3c+128".
 inline std::string KvPageFormatName(const KvPageFormat& format) {
   std::string name(KvDtypeName(format.dtype));
+  if (format.centred) name += "c";
   if (format.span > 0) name += "+" + std::to_string(format.span);
   return name;
 }
@@ -110,9 +115,12 @@ inline std::string KvPageFormatName(const KvPageFormat& format) {
 // Pages in bf16 have no span.
 inline std::optional<KvPageFormat> KvPageFormatOf(std::string_view name) {
   const size_t plus = std::min(name.find('+'), name.size());
-  const std::optional<KvDtype> dtype = KvDtypeOf(name.substr(0, plus));
+  std::string_view dtype_name = name.substr(0, plus);
+  const bool centred = plus < name.size() && dtype_name.ends_with('c');
+  if (centred) dtype_name.remove_suffix(1);
+  const std::optional<KvDtype> dtype = KvDtypeOf(dtype_name);
   if (!dtype) return std::nullopt;
-  KvPageFormat format{.dtype = *dtype};
+  KvPageFormat format{.dtype = *dtype, .span = 0, .centred = centred};
   if (plus == name.size()) return format;
   const char* const end = name.data() + name.size();
   const auto [stop, error] = std::from_chars(name.data() + plus + 1, end, format.span);

@@ -6,9 +6,11 @@ namespace penstock {
 
 KvLayout KvLayout::In(const KvPageFormat& format) const {
   PENSTOCK_CHECK_EQ(span, 0);
+  PENSTOCK_CHECK(format.span > 0 || !format.centred);
   KvLayout result = *this;
   result.dtype = format.dtype;
   result.span = format.span;
+  result.centred = format.centred;
   if (format.span == 0) return result;
   PENSTOCK_CHECK(window == 0 && group.empty() && !HasLatents());
   result.layers = 2 * layers;

@@ -34,13 +34,14 @@ struct KvLayout {
   int32_t latent_rope_dim = 0;
   // The layers with a window of a model whose other layers see all tokens; `window` is 0 then.
   WindowGroup group = {};
-  int32_t span = 0;  // tokens; see KvPageFormat
+  int32_t span = 0;      // tokens; see KvPageFormat
+  bool centred = false;  // likewise
 
   bool HasLatents() const { return latent_rope_dim > 0; }
   int32_t Planes() const { return HasLatents() ? 1 : 2; }
   int32_t ValueDim() const { return head_dim - latent_rope_dim; }  // of what attention adds up
 
-  KvPageFormat format() const { return {.dtype = dtype, .span = span}; }
+  KvPageFormat format() const { return {.dtype = dtype, .span = span, .centred = centred}; }
   // This layout without the second copies.
   KvLayout FirstCopies() const {
     KvLayout result = *this;
@@ -48,6 +49,7 @@ struct KvLayout {
     result.layers = layers / 2;
     result.group = {};
     result.span = 0;
+    result.centred = false;
     return result;
   }
   // This layout in another format. It has no span; one with windows or latents gets none.
@@ -177,6 +179,7 @@ struct KvLayout {
       if (group.Has(layer)) add((int64_t{layer} << 32) + group.window);
     }
     if (span > 0) add(-span);
+    if (centred) add(1);
     return hash;
   }
 

@@ -24,6 +24,8 @@ struct RopeAppendArgs {
   PagedKv kv;  // its layout gives kv_heads and head_dim
   int32_t layer = 0;
   std::span<const KvSlot> slots;  // one per token, no two equal
+  // [kv_heads, head_dim]: the means of keys, before their rotation, which centred pages leave out.
+  View<const float, 2> key_means = {};
 };
 
 struct RopeArgs {

@@ -29,7 +29,8 @@ inline CLI::Validator FormatOfPages() {
     if (KvPageFormatOf(name)) return std::string();
     return fmt::format(
         "{} is no format: bf16, f8, i8, i4r, k8v4, k3v3 or k3v2, all but bf16 also with a span of "
-        "recent tokens, a multiple of {} up to {}, as in i4r+128",
+        "recent tokens, a multiple of {} up to {}, as in i4r+128, and then with centred keys, as "
+        "in i4rc+128",
         name, KvPageFormat::kSpanStep, KvPageFormat::kSpanMax);
   };
   return {check, ""};

@@ -36,6 +36,7 @@ struct Workspace {
     values = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     key_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     value_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
+    centred_rows = reinterpret_cast<float*>(take(2 * kKvTile * padded * 4));
     zeros = reinterpret_cast<const Bf16*>(take(padded * 2));
     queries = take(kMaxBlocks * kTileRows * padded * 4);
     output = reinterpret_cast<float*>(take(kMaxBlocks * kTileRows * padded * 4));
@@ -51,12 +52,13 @@ struct Workspace {
   Bf16* values;    // panels [head_dim / 32][32][32][2]
   Bf16* key_rows;  // decoded rows of quantised pages, [64][head_dim]
   Bf16* value_rows;
-  const Bf16* zeros;   // never written: stands for positions without a page
-  std::byte* queries;  // activations, per block [head_dim / 2][rows][2]
-  float* output;       // per block [head_dim / 32][rows][32], before the division by sum
-  float* scores;       // of one block [2][rows][32]
-  std::byte* weights;  // activations of one block [rows][64]
-  float* max;          // running maximum per row
+  float* centred_rows;  // [2][64][head_dim]: means at their positions, and decoded keys
+  const Bf16* zeros;    // never written: stands for positions without a page
+  std::byte* queries;   // activations, per block [head_dim / 2][rows][2]
+  float* output;        // per block [head_dim / 32][rows][32], before the division by sum
+  float* scores;        // of one block [2][rows][32]
+  std::byte* weights;   // activations of one block [rows][64]
+  float* max;           // running maximum per row
   float* sum;
   int64_t* positions;
   size_t bytes;
@@ -113,7 +115,7 @@ class Task {
     TileForm form = FirstOf(FirstAttended(Position(0)) / kKvTile);
     Find(form);
     while (form.tile <= last_tile) {
-      Decode();
+      Decode(form.tile);
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, value_dim_, work_.values);
       const TileForm after = After(form);
@@ -162,7 +164,8 @@ class Task {
   void BeginSums();
   void Find(const TileForm& form);
   void AddRun(const KvRun& run);
-  void Decode();
+  void Decode(int64_t tile);
+  void AddCentre(const KvRun& run, int64_t position);
   void Prefetch(int64_t points);
   void AddTile(const TileForm& form, int64_t block);
   void Scores(int64_t block, int rows);
@@ -281,7 +284,7 @@ void Task::AddRun(const KvRun& run) {
 }
 
 // Decodes the tile's rows of quantised pages. The result stays in the first-level cache.
-void Task::Decode() {
+void Task::Decode(int64_t tile) {
   if (next_.plain) return;
   for (int64_t i = 0; i < next_.run_count; ++i) {
     const KvRun& run = next_.runs[i];
@@ -290,9 +293,31 @@ void Task::Decode() {
                 .kv_head = static_cast<int32_t>(kv_head_),
                 .slot = run.slot};
     cpu::LoadKvRows(args_.kv, at, run.count, work_.key_rows + run.token * head_dim_);
+    if (args_.centre.means.data != nullptr) AddCentre(run, tile * kKvTile + run.token);
     at.plane = KvPlane::kValues;
     cpu::LoadKvRows(args_.kv, at, run.count, work_.value_rows + run.token * head_dim_);
   }
+}
+
+// Adds the mean of keys, rotated to each key's position, to decoded keys from `position` on.
+void Task::AddCentre(const KvRun& run, int64_t position) {
+  const KeyCentre& centre = args_.centre;
+  const int64_t elements = run.count * head_dim_;
+  float* means = work_.centred_rows;
+  float* keys = means + kKvTile * head_dim_;
+  for (int64_t i = 0; i < run.count; ++i) {
+    float* mean = means + i * head_dim_;
+    std::copy_n(centre.means.row(kv_head_), head_dim_, mean);
+    simd_.rope(mean, centre.cosines.row(position + i), centre.sines.row(position + i),
+               centre.cosines.dim(1));
+  }
+  if (args_.kv.layout.IsRotated(KvPlane::kKeys)) {
+    cpu::RotateRows(means, run.count, static_cast<int32_t>(head_dim_));
+  }
+  Bf16* rows = work_.key_rows + run.token * head_dim_;
+  simd_.to_float(rows, elements, keys);
+  for (int64_t i = 0; i < elements; ++i) keys[i] += means[i];
+  simd_.to_bf16(keys, elements, rows);
 }
 
 // Prefetches a share of the next tile; `points` calls cover the whole tile. A decode step reads
@@ -420,6 +445,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   PENSTOCK_CHECK(!layout.HasLatents() || layout.dtype == KvDtype::kBf16);
   PENSTOCK_CHECK_EQ(layout.span % kKvTile, 0);
   PENSTOCK_CHECK(layout.span == 0 || args.window == 0);
+  PENSTOCK_CHECK(layout.centred || args.centre.means.data == nullptr);
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   PENSTOCK_CHECK(args.sinks.empty() || std::ssize(args.sinks) == args.heads);

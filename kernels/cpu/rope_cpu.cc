@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "base/check.h"
 #include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_rows.h"
@@ -32,6 +33,17 @@ void Store(const PagedKv& kv, const KvRowsAt& at, const float* values) {
   if (kv.layout.span > 0) StoreRecentKvRow(kv, at, values);
 }
 
+void StoreKey(const RopeAppendArgs& args, const KvRowsAt& at, const float* key, int64_t token) {
+  if (args.key_means.data == nullptr) return Store(args.kv, at, key);
+  const int32_t dims = args.kv.layout.head_dim;
+  float row[kQuantisedHeadMax];  // the mean at the token's position, and then the rest of the key
+  std::copy_n(args.key_means.row(at.kv_head), dims, row);
+  ActiveSimd().rope(row, args.cosines.row(token), args.sines.row(token), args.cosines.dim(1));
+  for (int32_t d = 0; d < dims; ++d) row[d] = key[d] - row[d];
+  StoreKvRow(args.kv, at, row);
+  StoreRecentKvRow(args.kv, at, key);
+}
+
 void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
   const KvLayout& layout = args.kv.layout;
   const int64_t head_dim = layout.head_dim;
@@ -47,7 +59,7 @@ void Token(const RopeAppendArgs& args, const SimdOps& simd, int64_t token) {
     const float* key = row + (args.heads + h) * head_dim;
     const float* value = key + layout.kv_heads * head_dim;
     KvRowsAt at{.block = to.block, .layer = args.layer, .kv_head = h, .slot = to.slot};
-    Store(args.kv, at, key);
+    StoreKey(args, at, key, token);
     at.plane = KvPlane::kValues;
     Store(args.kv, at, value);
   }
@@ -61,6 +73,7 @@ void Rope(const Exec& exec, const RopeArgs& args) {
 }
 
 void RopeAppend(const Exec& exec, const RopeAppendArgs& args) {
+  PENSTOCK_CHECK(args.key_means.data == nullptr || args.kv.layout.centred);
   const SimdOps& simd = ActiveSimd();
   ForTokens(exec, args.qkv.dim(0), [&](int64_t token) { Token(args, simd, token); });
 }

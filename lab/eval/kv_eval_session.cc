@@ -51,6 +51,17 @@ void AddErrors(const KvRun& run, const std::vector<Bf16>& before, const std::vec
   }
 }
 
+// The means of keys, if the model has them beside it.
+absl::Status AddKeyMeans(const std::string& model, Weights& weights) {
+  absl::StatusOr<KeyMeans> means = KeyMeans::Load(model, weights.config);
+  if (absl::IsNotFound(means.status())) return absl::OkStatus();
+  if (!means.ok()) return means.status();
+  for (size_t i = 0; i < means->layers.size(); ++i) {
+    weights.layers[i].key_means = std::move(means->layers[i]);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KvEvalSession>> KvEvalSession::Open(const std::string& model,
@@ -59,6 +70,7 @@ absl::StatusOr<std::unique_ptr<KvEvalSession>> KvEvalSession::Open(const std::st
                                                                    int32_t tokens_max,
                                                                    WeightPolicy weights) {
   ASSIGN_OR_RETURN(LoadedModel loaded, LoadModel(model, {.policy = weights}));
+  RETURN_IF_ERROR(AddKeyMeans(model, loaded.weights));
   std::unique_ptr<KvEvalSession> session(new KvEvalSession(std::move(loaded)));
   ASSIGN_OR_RETURN(session->tokenizer_, Tokenizer::Load(model));
   session->calibration_ = KvCalibration::Load(model);
@@ -128,6 +140,11 @@ absl::Status KvEvalSession::SetFormat(const KvPageFormat& format) {
       (windows && format.span > 0)) {
     return FailedPrecondition("pages of {} do not hold this model's keys and values",
                               KvPageFormatName(format));
+  }
+  if (format.centred && model_.weights.layers[0].key_means.empty()) {
+    return NotFound(
+        "pages of {} need the means of the model's keys; `penstock calibrate` measures them",
+        KvPageFormatName(format));
   }
   kv_[1].layout = layout_.In(format);
   return absl::OkStatus();

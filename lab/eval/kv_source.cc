@@ -6,7 +6,10 @@
 #include <numeric>
 #include <sstream>
 
+#include "kernels/cpu/simd.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/kv_rows.h"
+#include "model/forward/rope_angles.h"
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/tokenizer/tokenizer.h"
@@ -30,6 +33,52 @@ absl::Status Prefill(TransformerRunner& runner, const PagedKv& kv, int64_t first
         runner.Step({.sequences = {&step, 1}, .kv = kv, .logits = {nullptr, {0, runner.vocab()}}}));
   }
   return absl::OkStatus();
+}
+
+void ReadKey(const KvSample& sample, const KvRowsAt& at, std::span<float> key) {
+  std::vector<Bf16> row(key.size());
+  cpu::LoadKvRows(sample.view(), at, 1, row.data());
+  std::transform(row.begin(), row.end(), key.begin(), [](Bf16 value) { return ToFloat(value); });
+}
+
+// Turns a key back to what it was before RoPE. Its inverse has the opposite angle, and divides by
+// the square of the attention factor.
+void Unrotate(const RopeConfig& rope, std::span<const float> frequencies, int32_t position,
+              std::span<float> key) {
+  const size_t pairs = frequencies.size();
+  std::vector<float> cosines(pairs), sines(pairs);
+  const float factor = rope.attention_factor;
+  RopeAngles(frequencies, 1 / factor, position, cosines.data(), sines.data());
+  for (float& sine : sines) sine = -sine;
+  ActiveSimd().rope(key.data(), cosines.data(), sines.data(), static_cast<int64_t>(pairs));
+}
+
+std::vector<float> LayerKeyMeans(const KvSample& sample, const ModelConfig& config, int32_t layer) {
+  const KvLayout& layout = sample.layout;
+  const auto dims = static_cast<size_t>(config.head_dim);
+  const LayerRope which = config.RopeOf(layer);
+  const RopeConfig& rope = which == LayerRope::kLocal ? config.local_rope : config.rope;
+  const std::vector<float> frequencies =
+      which == LayerRope::kNone ? std::vector<float>() : RopeFrequencies(rope, config.head_dim);
+  std::vector<double> sums(static_cast<size_t>(config.kv_heads) * dims);
+  std::vector<float> key(dims);
+  for (int64_t block = 0; block < sample.blocks; ++block) {
+    for (int32_t slot = 0; slot < layout.block_tokens; ++slot) {
+      const int32_t position = sample.positions[static_cast<size_t>(block)] + slot;
+      for (int32_t head = 0; head < config.kv_heads; ++head) {
+        ReadKey(
+            sample,
+            {.block = static_cast<uint32_t>(block), .layer = layer, .kv_head = head, .slot = slot},
+            key);
+        Unrotate(rope, frequencies, position, key);
+        for (size_t d = 0; d < dims; ++d) sums[static_cast<size_t>(head) * dims + d] += key[d];
+      }
+    }
+  }
+  const auto count = static_cast<double>(sample.blocks * layout.block_tokens);
+  std::vector<float> means;
+  for (const double sum : sums) means.push_back(static_cast<float>(sum / count));
+  return means;
 }
 
 }  // namespace
@@ -59,7 +108,7 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
   ThreadPool pool(std::max(1, threads));
   TransformerRunner runner(loaded.weights, {.threads = &pool}, kPrefillChunk);
   const int32_t block_tokens = runner.kv_layout().block_tokens;
-  KvSample sample{.layout = runner.kv_layout(), .blocks = 0, .pages = {}};
+  KvSample sample{.layout = runner.kv_layout(), .blocks = 0, .positions = {}, .pages = {}};
   const int64_t capacity = (tokens_max + block_tokens - 1) / block_tokens;
   sample.pages = Buffer(static_cast<size_t>(capacity) * sample.layout.BlockStride());
   const PagedKv kv{sample.pages.as<std::byte>(), capacity, sample.layout};
@@ -70,7 +119,10 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
     tokens.resize(static_cast<size_t>(max / block_tokens * block_tokens));
     if (tokens.empty()) continue;
     RETURN_IF_ERROR(Prefill(runner, kv, sample.blocks, tokens));
-    sample.blocks += std::ssize(tokens) / block_tokens;
+    for (int64_t at = 0; at < std::ssize(tokens); at += block_tokens) {
+      sample.positions.push_back(static_cast<int32_t>(at));
+    }
+    sample.blocks = std::ssize(sample.positions);
   }
   if (sample.blocks == 0) return InvalidArgument("{} has no document of a block", text_path);
   return sample;
@@ -86,6 +138,14 @@ absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer,
     tokens.insert(tokens.end(), ids.begin(), ids.end());
   }
   return tokens;
+}
+
+KeyMeans MeasureKeyMeans(const KvSample& sample, const ModelConfig& config) {
+  KeyMeans means;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    means.layers.push_back(LayerKeyMeans(sample, config, layer));
+  }
+  return means;
 }
 
 KvCalibration MeasureCalibration(const KvSample& sample) {

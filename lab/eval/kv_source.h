@@ -9,6 +9,7 @@
 #include "kernels/buffer.h"
 #include "kernels/paged_kv.h"
 #include "kvstore/codec/codec_calibration.h"
+#include "model/checkpoint/key_means.h"
 #include "model/tokenizer/tokenizer.h"
 
 namespace penstock {
@@ -16,8 +17,9 @@ namespace penstock {
 // Real keys and values: what a model's prefill leaves in its pages, block after block.
 struct KvSample {
   KvLayout layout;
-  int64_t blocks = 0;  // full ones, of several documents
-  Buffer pages;        // [block] at layout.BlockStride()
+  int64_t blocks = 0;              // full ones, of several documents
+  std::vector<int32_t> positions;  // of the first token of each block
+  Buffer pages;                    // [block] at layout.BlockStride()
 
   PagedKv view() const { return {pages.as<std::byte>(), blocks, layout}; }
 };
@@ -29,6 +31,9 @@ absl::StatusOr<std::vector<std::string>> ReadDocuments(const std::string& path);
 // tokens are in pages. Only full blocks count.
 absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::string& text_path,
                                        int64_t tokens_max, int32_t threads);
+
+// The means of a model's keys before RoPE, from a sample of its KV. Pages of latents have none.
+KeyMeans MeasureKeyMeans(const KvSample& sample, const ModelConfig& config);
 
 // The codecs' calibration for the model, from a sample of its KV.
 KvCalibration MeasureCalibration(const KvSample& sample);

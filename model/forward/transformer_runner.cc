@@ -232,16 +232,22 @@ void TransformerRunner::MoveRow(int64_t from, int64_t to) {
   }
 }
 
-absl::Status TransformerRunner::CheckSpan(int32_t span) const {
-  if (span == 0 || selects_pages()) return absl::OkStatus();
-  return InvalidArgument(
-      "kv.layout has a span of {} tokens, which models with sliding windows or latents do not take",
-      span);
+absl::Status TransformerRunner::CheckSpan(const KvLayout& layout) const {
+  if (layout.span > 0 && !selects_pages()) {
+    return InvalidArgument(
+        "kv.layout has a span of {} tokens, which models with sliding windows or latents do not "
+        "take",
+        layout.span);
+  }
+  if (layout.centred && weights_.layers[0].key_means.empty()) {
+    return InvalidArgument("kv.layout has centred keys, and the weights have no means of keys");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
   const KvLayout& layout = args.kv.layout;
-  RETURN_IF_ERROR(CheckSpan(layout.span));
+  RETURN_IF_ERROR(CheckSpan(layout));
   const bool by_position = layout.span > 0;  // which evicted and selected slots do not have
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
@@ -457,7 +463,19 @@ void TransformerRunner::AppendKv(const StepArgs& args, int32_t layer, const Batc
                      .heads = config.heads,
                      .kv = args.kv,
                      .layer = args.kv.layout.Copies() * layer,
-                     .slots = s.slots});
+                     .slots = s.slots,
+                     .key_means = CentreOf(args.kv, layer).means});
+}
+
+KeyCentre TransformerRunner::CentreOf(const PagedKv& kv, int32_t layer) const {
+  const ModelConfig& config = weights_.config;
+  const std::vector<float>& means = weights_.layers[layer].key_means;
+  if (!kv.layout.centred || means.empty()) return {};
+  const TransformerScratch::Angles angles =
+      scratch_->AllAnglesOf(config.RopeOf(layer), config.max_position);
+  return {.means = {means.data(), {config.kv_heads, config.head_dim}},
+          .cosines = angles.cosines,
+          .sines = angles.sines};
 }
 
 void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, const Batch& batch) {
@@ -492,6 +510,7 @@ void TransformerRunner::Attend(const StepArgs& args, int32_t layer, const Batch&
                                              ? std::span<const float>(weights_.layers[layer].sinks)
                                              : std::span<const float>(),
                                 .sequences = sequences,
+                                .centre = CentreOf(args.kv, layer),
                                 .scratch = &s.attention};
   if (config.HasLatents()) return s.latents.Attend(*weights_.layers[layer].latents, attention);
   Attention(exec_, attention);

@@ -43,7 +43,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   struct Branch;
   struct Batch;
 
-  absl::Status CheckSpan(int32_t span) const;
+  absl::Status CheckSpan(const KvLayout& layout) const;
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);
@@ -61,6 +61,8 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
                                    BlendedTokens& blended);
   void DropRows(const StepArgs& args, Batch& batch);
   void MoveRow(int64_t from, int64_t to);
+  // Of a layer of centred pages; without elements for other pages, and for a layer without means.
+  KeyCentre CentreOf(const PagedKv& kv, int32_t layer) const;
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void TellDone(const StepArgs& args, int32_t done) const;
   void AddSequence(const SequenceStep& sequence, Batch& batch);

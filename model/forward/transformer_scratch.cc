@@ -50,6 +50,24 @@ std::vector<RotationScratch> Rotations(const ModelConfig& config, int64_t max_to
   return rotations;
 }
 
+std::vector<RotationScratch> AllRotations(const Weights& weights) {
+  if (weights.layers[0].key_means.empty()) return {};
+  const int32_t positions = weights.config.max_position;
+  std::vector<RotationScratch> rotations = Rotations(weights.config, positions);
+  for (RotationScratch& rotation : rotations) {
+    for (int32_t i = 0; i < positions; ++i) rotation.SetRow(i, i);
+  }
+  return rotations;
+}
+
+TransformerScratch::Angles AnglesIn(const std::vector<RotationScratch>& rotations, LayerRope rope,
+                                    int64_t rows) {
+  const RotationScratch& rotation = rotations[rope == LayerRope::kLocal ? 1 : 0];
+  const int64_t pairs = rope == LayerRope::kNone ? 0 : rotation.pairs();
+  return {.cosines = {rotation.cosines.as<float>(), {rows, pairs}},
+          .sines = {rotation.sines.as<float>(), {rows, pairs}}};
+}
+
 }  // namespace
 
 RotationScratch::RotationScratch(const RopeConfig& rope, int32_t head_dim, int64_t max_tokens)
@@ -70,6 +88,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
       gated_width(WidestMlp(weights)),
       input_width(std::max<int64_t>(weights.config.hidden, weights.config.AttentionWidth())),
       rotations(Rotations(weights.config, max_tokens)),
+      all_rotations(AllRotations(weights)),
       residual(Floats(max_tokens, weights.config.hidden)),
       input(Floats(max_tokens, input_width)),
       branch(Floats(max_tokens, HasBranches(weights.config) ? weights.config.hidden : 0)),
@@ -95,14 +114,16 @@ size_t TransformerScratch::bytes() const {
                  mtp_hidden.bytes() + mtp_input.bytes() + gemm.bytes() + attention.bytes() +
                  latents.bytes() + experts.bytes();
   for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
+  for (const RotationScratch& rotation : all_rotations) bytes += rotation.bytes();
   return bytes;
 }
 
 TransformerScratch::Angles TransformerScratch::AnglesOf(LayerRope rope, int64_t rows) const {
-  const RotationScratch& rotation = rotations[rope == LayerRope::kLocal ? 1 : 0];
-  const int64_t pairs = rope == LayerRope::kNone ? 0 : rotation.pairs();
-  return {.cosines = {rotation.cosines.as<float>(), {rows, pairs}},
-          .sines = {rotation.sines.as<float>(), {rows, pairs}}};
+  return AnglesIn(rotations, rope, rows);
+}
+
+TransformerScratch::Angles TransformerScratch::AllAnglesOf(LayerRope rope, int64_t rows) const {
+  return AnglesIn(all_rotations, rope, rows);
 }
 
 }  // namespace penstock

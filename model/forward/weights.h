@@ -53,6 +53,7 @@ struct LayerWeights {
   std::vector<float> qkv_bias;               // empty if the model has none
   std::vector<float> sinks;                  // [heads], or empty if the model has none
   std::vector<float> q_norm, k_norm;         // [head_dim], or [heads * head_dim] of all heads
+  std::vector<float> key_means;              // [kv_heads * head_dim] (KeyMeans), or empty
   WeightMatrix attention_output;             // [hidden][AttentionWidth()]
   std::vector<float> attention_output_bias;  // [hidden], or empty
   std::vector<float> attention_output_norm;  // [hidden]

@@ -7,6 +7,7 @@
 
 #include "base/bytes.h"
 #include "base/mapped_file.h"
+#include "model/checkpoint/key_means.h"
 #include "model/load/checkpoint_source.h"
 
 namespace penstock {
@@ -31,6 +32,16 @@ absl::StatusOr<std::unique_ptr<ExpertCache>> OpenExperts(
       FormatBytes(options->bytes), directory, config.architecture);
 }
 
+absl::Status AddKeyMeans(const std::string& directory, LoadedModel& model) {
+  ASSIGN_OR_RETURN(KeyMeans means, KeyMeans::Load(directory, model.weights.config));
+  const uint64_t parts[] = {model.fingerprint, means.Hash()};
+  model.fingerprint = XXH3_64bits(parts, sizeof(parts));
+  for (size_t i = 0; i < means.layers.size(); ++i) {
+    model.weights.layers[i].key_means = std::move(means.layers[i]);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOptions& options) {
@@ -50,8 +61,10 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
   auto weights = LoadWeights(config, source, FormsOf(options.policy), std::move(experts));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   RETURN_IF_ERROR(source.CheckAllUsed(config));
-  const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(checkpoint, hash));
-  return LoadedModel{*std::move(weights), fingerprint};
+  LoadedModel model{*std::move(weights), 0};
+  model.fingerprint = FingerprintOf(model.weights, ModelFingerprint(checkpoint, hash));
+  if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, model));
+  return model;
 }
 
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes) {

@@ -19,8 +19,9 @@ namespace penstock {
 struct LoadedModel {
   Weights weights;  // with its config
   // XXH3-64 of config.json, of the files' names, sizes and headers, of every weight byte in use,
-  // and of the form of quantised weights (Weights::FormName). Workers with equal fingerprints run
-  // the same model; KV blocks of different models never share an id.
+  // of the form of quantised weights (Weights::FormName), and of the means of keys, if loaded.
+  // Workers with equal fingerprints run the same model; KV blocks of different models never share
+  // an id.
   uint64_t fingerprint = 0;
 };
 
@@ -32,6 +33,8 @@ struct LoadOptions {
   // Keeps the experts in a file and a cache, which no moment of loading exceeds by more than one
   // expert; INVALID_ARGUMENT if the model has none. nullopt: all are in memory.
   std::optional<ExpertCache::Options> expert_cache = {};
+  // Loads the means of keys, too, for pages with centred keys; errors of KeyMeans::Load.
+  bool key_means = false;
 };
 
 // Opens the checkpoint in `directory`, packs its weights and unmaps it. The pages of the files are

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -72,7 +73,8 @@ TEST(Eval, ExactCodecsChangeNothingAndGoalsAreMet) {
 // As workers with --kv_format: what prompts compute, and what follows, is in the format.
 TEST(Eval, PagesOfAFormat) {
   auto rows = Evaluate({"--windows", "2", "--prompts", "2", "--codec", "pages:bf16", "--codec",
-                        "pages:i8", "--codec", "pages:k3v3", "--codec", "pages:k3v2"});
+                        "pages:i8", "--codec", "pages:k3v3", "--codec", "pages:k3v2", "--codec",
+                        "pages:k3v3+128", "--codec", "pages:k3v3c+128"});
   EXPECT_EQ(rows["pages:bf16"]["kl"]["mean"], 0.0);
   EXPECT_EQ(rows["pages:bf16"]["same_generation"], 1.0);
   EXPECT_EQ(rows["pages:bf16"]["bits_per_element"], 16.0);
@@ -84,6 +86,8 @@ TEST(Eval, PagesOfAFormat) {
   EXPECT_LT(rows["pages:k3v3"]["kl"]["mean"], rows["pages:k3v2"]["kl"]["mean"]);
   EXPECT_LT(rows["pages:k3v2"]["kl"]["mean"], 0.2);
   EXPECT_TRUE(rows["pages:k3v2"]["key_error"].is_null());
+  EXPECT_LT(rows["pages:k3v3c+128"]["kl"]["mean"], rows["pages:k3v3+128"]["kl"]["mean"]);
+  EXPECT_GT(rows["pages:k3v3c+128"]["kl"]["mean"], 0.0);
 }
 
 TEST(Eval, EvictionsOfTheAnswer) {
@@ -134,8 +138,9 @@ TEST(Eval, RecallIsTold) {
 TEST(Calibrate, GivesTheBundledFileAgain) {
   const TempFolder temporary;
   const std::filesystem::path folder = temporary.path();
+  const std::string made[] = {"kv_calibration.bin", "key_means.safetensors"};
   for (const auto& entry : std::filesystem::directory_iterator(Model())) {
-    if (entry.path().filename() == "kv_calibration.bin") continue;
+    if (std::ranges::count(made, entry.path().filename().string()) > 0) continue;
     std::filesystem::create_symlink(entry.path(), folder / entry.path().filename());
   }
   const Outcome outcome = RunPenstock(
@@ -143,8 +148,10 @@ TEST(Calibrate, GivesTheBundledFileAgain) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.error;
   EXPECT_NE(outcome.output.find("calibrated on"), std::string::npos) << outcome.output;
   // Kernels of other instruction sets compute other low bits of keys, so only the sizes are equal.
-  EXPECT_EQ(std::filesystem::file_size(folder / "kv_calibration.bin"),
-            std::filesystem::file_size(std::filesystem::path(Model()) / "kv_calibration.bin"));
+  for (const std::string& name : made) {
+    EXPECT_EQ(std::filesystem::file_size(folder / name),
+              std::filesystem::file_size(std::filesystem::path(Model()) / name));
+  }
 }
 
 TEST(Calibrate, SaysWhatIsMissing) {

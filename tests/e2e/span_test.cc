@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <filesystem>
+
 #include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/window_fixture.h"
 
@@ -14,7 +16,6 @@ namespace {
 
 using std::chrono::seconds;
 
-constexpr char kFormat[] = "--kv_format=k3v3+128";
 constexpr uint64_t kFirstCopy = 5 * 2 * 16 * (2 * 24 + 2 * 2);  // bytes of a block, all layers
 constexpr uint64_t kSecondCopy = 5 * 2 * 16 * 2 * 64 * 2;
 
@@ -24,12 +25,29 @@ class SpanTest : public WindowCase {
  protected:
   void SetUp() override {
     WriteWindowModel(folder(), 0, WindowedLayersOf::kNone);
-    Load("checkpoint", "k3v3+128");
+    Load("checkpoint", format());
+  }
+  virtual std::string format() const { return "k3v3+128"; }
+
+  std::vector<std::string> With(std::vector<std::string> flags) const {
+    flags.push_back("--kv_format=" + format());
+    return flags;
   }
 
-  static std::vector<std::string> With(std::vector<std::string> flags) {
-    flags.emplace_back(kFormat);
-    return flags;
+  // Sequences wait for blocks and for rows, are swapped out, and share parts of prompts, which
+  // workers read from each other.
+  void CheckManyWithSmallPools(const std::string& dram) {
+    Cluster cluster(
+        {.model = folder(),
+         .prefill = 2,
+         .decode = 2,
+         .prefill_flags = With({"--random_chunks", "--chunk_tokens=128", Memory(5 << 10), dram}),
+         .decode_flags = With({Memory(5 << 10), dram, "--max_batch=5", "--speculation=ngram",
+                               "--max_draft_tokens=6", "--random_drafts"})});
+    CheckAtOnce(cluster, SharingRequests());
+    const uint64_t swaps =
+        StatsOf(cluster.decode()[0]).swaps_out() + StatsOf(cluster.decode()[1]).swaps_out();
+    EXPECT_EQ(swaps > 0, dram != "--dram_memory=0B");
   }
 };
 
@@ -56,22 +74,9 @@ TEST_F(SpanTest, ALongSequenceHoldsTheRowsOfOneSpan) {
   }
 }
 
-// Sequences wait for blocks and for rows, are swapped out, and share parts of prompts, which
-// workers read from each other.
 TEST_F(SpanTest, ManyAtOnceWithSmallPools) {
-  for (const char* dram : {"--dram_memory=0B", "--dram_memory=64MiB"}) {
-    Cluster cluster(
-        {.model = folder(),
-         .prefill = 2,
-         .decode = 2,
-         .prefill_flags = With({"--random_chunks", "--chunk_tokens=128", Memory(5 << 10), dram}),
-         .decode_flags = With({Memory(5 << 10), dram, "--max_batch=5", "--speculation=ngram",
-                               "--max_draft_tokens=6", "--random_drafts"})});
-    CheckAtOnce(cluster, SharingRequests());
-    const uint64_t swaps =
-        StatsOf(cluster.decode()[0]).swaps_out() + StatsOf(cluster.decode()[1]).swaps_out();
-    EXPECT_EQ(swaps > 0, dram != std::string("--dram_memory=0B"));
-  }
+  CheckManyWithSmallPools("--dram_memory=0B");
+  CheckManyWithSmallPools("--dram_memory=64MiB");
 }
 
 // The same prompt, longer ones and turns of a conversation: all of it, a part of it or nothing is
@@ -144,9 +149,9 @@ TEST_F(SpanTest, BeamsShareRows) {
 TEST_F(SpanTest, PoliciesAreRefused) {
   for (const char* flag :
        {"--kv_eviction=all", "--kv_selection=quest", "--kv_blend_deviation=0.5"}) {
-    Process worker(
-        {"penstock-prefill", "--model=" + folder(), "--listen=127.0.0.1:0", kFormat, flag},
-        folder() + "/log");
+    Process worker({"penstock-prefill", "--model=" + folder(), "--listen=127.0.0.1:0",
+                    "--kv_format=" + format(), flag},
+                   folder() + "/log");
     EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0) << flag;
     EXPECT_NE(worker.Log().find("a kv_format without a span"), std::string::npos)
         << flag << ": " << worker.Log();
@@ -170,6 +175,35 @@ TEST_P(SpanFailoverTest, TheAnswerIsTheUndisturbedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, SpanFailoverTest, testing::Values(SIGKILL, SIGTERM),
                          [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+// Keys without their means, which are beside the model.
+class CentredKeysTest : public SpanTest {
+ protected:
+  std::string format() const override { return "k3v3c+128"; }
+};
+
+TEST_F(CentredKeysTest, ManyAtOnceWithSmallPools) {
+  CheckManyWithSmallPools("--dram_memory=64MiB");
+}
+
+TEST_F(CentredKeysTest, TheAnswerOfADeadWorkerGoesOn) {
+  Cluster cluster({.model = folder(),
+                   .decode = 2,
+                   .prefill_flags = With({"--random_chunks"}),
+                   .decode_flags = With({Memory(5 << 10)})});
+  CheckDisturbed(cluster, LongRequest(600, 300, 61), SIGKILL, 150);
+}
+
+TEST_F(CentredKeysTest, AWorkerWithoutMeansSaysHowToMeasureThem) {
+  std::filesystem::remove(folder() + "/key_means.safetensors");
+  Process worker({"penstock-prefill", "--model=" + folder(), "--listen=127.0.0.1:0",
+                  "--kv_format=" + format()},
+                 folder() + "/log");
+  EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0);
+  EXPECT_NE(worker.Log().find("`penstock calibrate --model " + folder() + "` makes it"),
+            std::string::npos)
+      << worker.Log();
+}
 
 }  // namespace
 }  // namespace penstock

@@ -10,6 +10,7 @@
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_rows.h"
+#include "kernels/rope.h"
 #include "tests/kernels/kv_row_oracle.h"
 #include "tests/kernels/random_data.h"
 
@@ -315,6 +316,74 @@ TEST_P(AttentionTest, SequencesOfABatchDoNotMeet) {
                  .scratch = &scratch});
   EXPECT_EQ(std::vector<float>(output.begin(), output.begin() + 128), alone_b);
   EXPECT_EQ(std::vector<float>(output.begin() + 128, output.end()), alone_a);
+}
+
+// The outputs of 200 tokens whose keys lie about a mean, in pages of a format. Values are constant
+// rows, which the formats of this test hold exactly.
+std::vector<float> AttendAboutMean(const KvPageFormat& format) {
+  constexpr int64_t kTokens = 200, kDim = 32, kPairs = 12;
+  RandomData random(5);
+  const std::vector<float> means = random.Floats(kDim, 4.0f);
+  std::vector<float> qkv = random.Floats(kTokens * 3 * kDim, 0.3f), cosines, sines;
+  std::vector<uint32_t> table;
+  std::vector<KvSlot> slots;
+  for (int64_t t = 0; t < kTokens; ++t) {
+    float* row = qkv.data() + t * 3 * kDim;
+    for (int64_t d = 0; d < kDim; ++d) {
+      row[kDim + d] += means[d];
+      row[2 * kDim + d] = static_cast<float>(1 << t % 5);
+    }
+    for (int64_t i = 0; i < kPairs; ++i) {
+      const double angle = static_cast<double>(t) * std::pow(0.5, static_cast<double>(i));
+      cosines.push_back(static_cast<float>(std::cos(angle)));
+      sines.push_back(static_cast<float>(std::sin(angle)));
+    }
+    if (t % 16 == 0) table.push_back(static_cast<uint32_t>(t / 16));
+    slots.push_back({table.back(), static_cast<int32_t>(t % 16)});
+  }
+  const KvLayout plain{.layers = 1, .kv_heads = 1, .head_dim = kDim, .block_tokens = 16};
+  const KvLayout layout = plain.In(format);
+  const Buffer memory(table.size() * layout.BlockStride());
+  const PagedKv kv{.arena = memory.as<std::byte>(), .blocks = std::ssize(table), .layout = layout};
+  const View<float, 2> rows(qkv.data(), {kTokens, 3 * kDim});
+  const View<const float, 2> all_cosines(cosines.data(), {kTokens, kPairs}),
+      all_sines(sines.data(), {kTokens, kPairs});
+  const View<const float, 2> centre =
+      format.centred ? View<const float, 2>(means.data(), {1, kDim}) : View<const float, 2>();
+  RopeAppend({}, {.qkv = rows,
+                  .cosines = all_cosines,
+                  .sines = all_sines,
+                  .heads = 1,
+                  .kv = kv,
+                  .slots = slots,
+                  .key_means = centre});
+  std::vector<float> output(kTokens * kDim);
+  const AttentionScratch scratch(kDim, 1);
+  const AttentionSequence sequence{.rows = kTokens, .blocks = table};
+  Attention({}, {.queries = rows,
+                 .output = {output.data(), {kTokens, kDim}},
+                 .heads = 1,
+                 .kv = kv,
+                 .sequences = {&sequence, 1},
+                 .centre = {.means = centre, .cosines = all_cosines, .sines = all_sines},
+                 .scratch = &scratch});
+  return output;
+}
+
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += (double{a[i]} - b[i]) * (double{a[i]} - b[i]);
+  return std::sqrt(sum);
+}
+
+TEST_P(AttentionTest, CentredKeysLoseLess) {
+  const std::vector<float> exact = AttendAboutMean({});
+  for (const KvDtype dtype : {KvDtype::kF8, KvDtype::kI8, KvDtype::kI4r}) {
+    const double plain = Distance(AttendAboutMean({.dtype = dtype, .span = 64}), exact);
+    const double centred =
+        Distance(AttendAboutMean({.dtype = dtype, .span = 64, .centred = true}), exact);
+    EXPECT_LT(centred, 0.4 * plain) << KvDtypeName(dtype);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Isas, AttentionTest, testing::ValuesIn(SupportedIsas()), TestName);

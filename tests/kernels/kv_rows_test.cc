@@ -84,12 +84,13 @@ TEST(KvLayoutTest, FingerprintsTellFormatsApart) {
 TEST(KvLayoutTest, NamesOfFormats) {
   for (const KvDtype dtype : kKvDtypes) EXPECT_EQ(KvDtypeOf(KvDtypeName(dtype)), dtype);
   EXPECT_EQ(KvDtypeOf("int8"), std::nullopt);
-  for (const char* name : {"bf16", "i8", "k3v3+64", "i4r+4096"}) {
+  for (const char* name : {"bf16", "i8", "k3v3+64", "i4r+4096", "k3v3c+128", "i8c+64"}) {
     ASSERT_TRUE(KvPageFormatOf(name)) << name;
     EXPECT_EQ(KvPageFormatName(*KvPageFormatOf(name)), name);
   }
-  for (const char* name : {"", "k3", "+64", "i8+", "i8+0", "i8+-64", "i8+100", "i8+4160", "i8+64k",
-                           "i8+064x", "bf16+128", "i8+99999999999"}) {
+  for (const char* name :
+       {"", "k3", "+64", "i8+", "i8+0", "i8+-64", "i8+100", "i8+4160", "i8+64k", "i8+064x",
+        "bf16+128", "i8+99999999999", "k3v3c", "bf16c+128", "c+64", "i8cc+64"}) {
     EXPECT_EQ(KvPageFormatOf(name), std::nullopt) << name;
   }
 }
@@ -106,6 +107,10 @@ TEST(KvLayoutTest, SpansHaveSecondCopies) {
     EXPECT_EQ(layout.PayloadBytes(), plain.PayloadBytes() + layout.FirstCopies().PayloadBytes());
     EXPECT_NE(layout.Fingerprint(), layout.FirstCopies().Fingerprint());
     EXPECT_NE(layout.Fingerprint(), plain.In({.dtype = dtype, .span = 64}).Fingerprint());
+    const KvPageFormat centred{.dtype = dtype, .span = 128, .centred = true};
+    EXPECT_NE(layout.Fingerprint(), plain.In(centred).Fingerprint());
+    EXPECT_EQ(plain.In(centred).format(), centred);
+    EXPECT_EQ(plain.In(centred).FirstCopies(), layout.FirstCopies());
     size_t offset = 0;
     for (int32_t layer = 0; layer < layout.layers; ++layer) {
       EXPECT_EQ(layout.group.Has(layer), layer % 2 == 1);

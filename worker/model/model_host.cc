@@ -40,21 +40,28 @@ uint64_t WithArithmetic(uint64_t fingerprint, const std::string& arithmetic) {
   return fingerprint;
 }
 
-absl::StatusOr<KvPageFormat> FormatFor(const std::string& kv_format, const ModelConfig& config) {
+absl::StatusOr<KvPageFormat> FormatOf(const std::string& kv_format) {
   const std::optional<KvPageFormat> format = KvPageFormatOf(kv_format);
   if (!format) {
     return InvalidArgument(
         "kv_format is '{}'; it must be bf16, f8, i8, i4r, k8v4, k3v3 or k3v2, all but bf16 also "
-        "with a span of recent tokens in bf16, a multiple of {} up to {}, as in i4r+128",
+        "with a span of recent tokens in bf16, a multiple of {} up to {}, as in i4r+128, and then "
+        "with centred keys, as in i4rc+128",
         kv_format, KvPageFormat::kSpanStep, KvPageFormat::kSpanMax);
   }
-  if (config.HasLatents() && format->dtype != KvDtype::kBf16) {
+  return *format;
+}
+
+// Says why a model's pages cannot have the format.
+absl::Status CheckFormat(const KvPageFormat& format, const ModelConfig& config) {
+  const std::string kv_format = KvPageFormatName(format);
+  if (config.HasLatents() && format.dtype != KvDtype::kBf16) {
     return InvalidArgument(
         "kv_format is {}, and the pages of this model ({}) have latents, which are always bf16; "
         "use bf16",
         kv_format, config.architecture);
   }
-  if (!HoldsHeads(format->dtype, config.head_dim)) {
+  if (!HoldsHeads(format.dtype, config.head_dim)) {
     return InvalidArgument(
         "kv_format is {}, which needs head dimensions that are multiples of 16 up to {}; this "
         "model has {}; use bf16",
@@ -62,12 +69,12 @@ absl::StatusOr<KvPageFormat> FormatFor(const std::string& kv_format, const Model
   }
   const bool windows = std::any_of(config.sliding_window.begin(), config.sliding_window.end(),
                                    [](int32_t window) { return window > 0; });
-  if (format->span > 0 && windows) {
+  if (format.span > 0 && windows) {
     return InvalidArgument(
         "kv_format is {}, and this model has sliding windows, whose layers have no span; use {}",
-        kv_format, KvDtypeName(format->dtype));
+        kv_format, KvDtypeName(format.dtype));
   }
-  return *format;
+  return absl::OkStatus();
 }
 
 absl::StatusOr<WeightPolicy> PolicyFor(const std::string& weights) {
@@ -171,6 +178,7 @@ struct Place {
   std::optional<int> gpu;  // nullopt: the CPU
   WeightPolicy policy = WeightPolicy::kCheckpoint;
   std::optional<ExpertCache::Options> expert_cache;
+  KvPageFormat format;
 };
 
 absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
@@ -206,7 +214,9 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
   }
   ASSIGN_OR_RETURN(const WeightPolicy policy, PolicyFor(options.weights));
   ASSIGN_OR_RETURN(auto expert_cache, ExpertCacheFor(options));
-  return Place{.gpu = gpu, .policy = policy, .expert_cache = std::move(expert_cache)};
+  ASSIGN_OR_RETURN(const KvPageFormat format, FormatOf(options.kv_format));
+  return Place{
+      .gpu = gpu, .policy = policy, .expert_cache = std::move(expert_cache), .format = format};
 }
 
 absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
@@ -214,7 +224,8 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
   ASSIGN_OR_RETURN(LoadedModel model,
                    LoadModel(options.model, {.policy = place.policy,
                                              .use_mtp = options.use_mtp,
-                                             .expert_cache = place.expert_cache}));
+                                             .expert_cache = place.expert_cache,
+                                             .key_means = place.format.centred}));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();
@@ -231,16 +242,16 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
   host.runner = host.cpu_runner.get();
   host.layout = host.runner->kv_layout();
   host.layout.block_tokens = options.block_tokens;
-  ASSIGN_OR_RETURN(const KvPageFormat format, FormatFor(options.kv_format, host.weights.config));
-  host.layout = host.layout.In(format);
+  RETURN_IF_ERROR(CheckFormat(place.format, host.weights.config));
+  host.layout = host.layout.In(place.format);
   return MapPool(options, host);
 }
 
 absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
-  ASSIGN_OR_RETURN(const KvPageFormat format,
-                   FormatFor(options.kv_format, model->weights().config));
+  const KvPageFormat& format = place.format;
+  RETURN_IF_ERROR(CheckFormat(format, model->weights().config));
   if (!GpusHold(format.dtype) || format.span > 0) {
     return InvalidArgument(
         "kv_format is {}, which needs device=cpu; GPUs hold bf16, f8, i8, i4r and k8v4, without "

@@ -44,6 +44,15 @@ ModelConfig RandomConfig(std::mt19937_64& random) {
   return config;
 }
 
+void AddRandomMeans(std::mt19937_64& random, Weights& weights) {
+  std::normal_distribution<float> normal;
+  const ModelConfig& config = weights.config;
+  for (LayerWeights& layer : weights.layers) {
+    layer.key_means.resize(static_cast<size_t>(config.kv_heads * config.head_dim));
+    for (float& mean : layer.key_means) mean = normal(random);
+  }
+}
+
 // A runner with an arena and one block table per sequence.
 struct Rig {
   Rig(const Weights& of, int sequences, const Exec& exec = {}, int32_t block_tokens = 16,
@@ -166,7 +175,11 @@ TEST_P(RunnerIsaTest, ChunksBatchesPagesAndThreadsChangeNoBit) {
       format.span = 64;
       config.sliding_window.assign(config.sliding_window.size(), 0);
     }
-    const Weights weights = RandomWeights(config, static_cast<uint64_t>(trial), 0.2f);
+    Weights weights = RandomWeights(config, static_cast<uint64_t>(trial), 0.2f);
+    if (format.span > 0 && trial >= 18) {
+      format.centred = true;
+      AddRandomMeans(random, weights);
+    }
     constexpr int kSequences = 5;
     std::vector<std::vector<uint32_t>> tokens;
     for (int s = 0; s < kSequences; ++s) {
@@ -305,6 +318,34 @@ TEST(TransformerRunnerTest, RefusesWhatIsOutOfRange) {
             "the step has 5 tokens, the limit is 4: use smaller chunks");
   EXPECT_EQ(refused(good, 101, nullptr, 2),
             "kv.layout is not this model's: 3 layers, 2 kv heads of 16");
+}
+
+TEST(TransformerRunnerTest, CentredKeysNeedMeans) {
+  const Weights weights = RandomWeights(TinyConfig(), 1);
+  Rig rig(weights, 1, {}, 16, {.dtype = KvDtype::kI8, .span = 64, .centred = true});
+  const std::vector<uint32_t> tokens = {1};
+  const SequenceStep step = rig.Chunk(0, tokens, 0, 1, false);
+  EXPECT_EQ(Message(rig.runner.Step({.sequences = {&step, 1}, .kv = rig.kv})),
+            "kv.layout has centred keys, and the weights have no means of keys");
+}
+
+// The logits behind 200 tokens in pages of a format.
+std::vector<float> LogitsIn(const KvPageFormat& format, const Weights& weights) {
+  std::mt19937_64 random(11);
+  const std::vector<uint32_t> tokens = RandomTokens(random, weights.config, 200);
+  Rig rig(weights, 1, {}, 16, format);
+  return rig.Step({rig.Chunk(0, tokens, 0, tokens.size(), true)});
+}
+
+TEST(TransformerRunnerTest, MeansOfZeroChangeNoBit) {
+  Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  const auto keys =
+      static_cast<size_t>(weights.config.kv_heads) * static_cast<size_t>(weights.config.head_dim);
+  for (LayerWeights& layer : weights.layers) layer.key_means.assign(keys, 0.0f);
+  for (const KvDtype dtype : {KvDtype::kI8, KvDtype::kK3v2}) {
+    EXPECT_EQ(LogitsIn({.dtype = dtype, .span = 64}, weights),
+              LogitsIn({.dtype = dtype, .span = 64, .centred = true}, weights));
+  }
 }
 
 TEST(TransformerRunnerTest, SpansGoWithPositions) {

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "lab/fake/temp_folder.h"
 #include "tests/model/checkpoint/safetensors_writer.h"
 
@@ -45,6 +47,25 @@ absl::StatusOr<LoadedModel> Load(const nlohmann::json& config,
   directory.Write("config.json", config.dump());
   directory.Write("model.safetensors", SafetensorsBytes(tensors));
   return LoadModel(directory.path());
+}
+
+// Pages with centred keys depend on the means, so workers with others have another model.
+TEST(LoadModel, TheFingerprintHasTheMeansOfKeys) {
+  const TempFolder directory;
+  directory.Write("config.json", Config().dump());
+  directory.Write("model.safetensors", SafetensorsBytes(Tensors()));
+  EXPECT_THAT(Message(LoadModel(directory.path(), {.key_means = true}).status()),
+              HasSubstr("key_means.safetensors"));
+  std::set<uint64_t> fingerprints = {LoadModel(directory.path())->fingerprint};
+  for (const char fill : {'\0', '\1'}) {
+    directory.Write("key_means.safetensors", SafetensorsBytes({{"layers.0", {1, 8}, "F32", fill}}));
+    const auto model = LoadModel(directory.path(), {.key_means = true});
+    ASSERT_TRUE(model.ok()) << model.status();
+    EXPECT_EQ(model->weights.layers[0].key_means.size(), 8u);
+    fingerprints.insert(model->fingerprint);
+    EXPECT_TRUE(LoadModel(directory.path())->weights.layers[0].key_means.empty());
+  }
+  EXPECT_EQ(fingerprints.size(), 3u);
 }
 
 std::string LoadError(const nlohmann::json& config, const std::vector<WrittenTensor>& tensors) {
