@@ -73,13 +73,13 @@ int64_t DiskPager::OnGuessed(std::span<const uint32_t> blocks, int32_t layer) {
 // Starts to read the blocks of which `use` says that they were not in memory; returns their number.
 int64_t DiskPager::ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
                                bool (PageResidency::*use)(uint32_t, int32_t)) {
-  int64_t missing = 0;
+  std::vector<ByteRange> ranges;
   for (const uint32_t block : blocks) {
-    if (!(residency_.*use)(block, layer)) continue;
-    file_->ReadAhead(residency_.RangeOf(block, layer));
-    ++missing;
+    if ((residency_.*use)(block, layer)) ranges.push_back(residency_.RangeOf(block, layer));
   }
-  if (missing == 0) return 0;
+  if (ranges.empty()) return 0;
+  file_->ReadAhead(ranges);
+  const auto missing = std::ssize(ranges);
   bytes_read_.fetch_add(static_cast<uint64_t>(missing) * layout_.LayerBytes(),
                         std::memory_order_relaxed);
   AskIfOver();
@@ -122,28 +122,19 @@ void DiskPager::MakeRoom() {
 int64_t DiskPager::PassSome(int64_t bytes) {
   const int64_t most = std::min(kBlocksAtOnce, residency_.blocks());
   leave_.clear();
-  left_.clear();
-  int64_t passed = 0;
-  for (; passed < most && bytes > 0; ++passed) {
+  int64_t passed = 0, leaving = 0;
+  for (; passed < most && leaving < bytes; ++passed) {
     const uint32_t block = NextBlock(hand_);
-    if (!residency_.HasAny(block)) continue;
-    file_->Look(residency_.RangeOf(block), in_memory_);
-    const int64_t leaving = residency_.Pass(block, in_memory_, leave_);
-    if (leaving == 0) continue;
-    left_.push_back(block);
-    bytes -= leaving;
-    bytes_dropped_ += static_cast<uint64_t>(leaving);
+    if (residency_.HasAny(block)) leaving += residency_.Pass(block, leave_);
   }
   const absl::Status dropped = file_->Drop(leave_);
   PENSTOCK_CHECK_EQ(dropped.message(), "");  // ends the process, and says why
-  for (const uint32_t block : left_) {
-    file_->Look(residency_.RangeOf(block), in_memory_);
-    residency_.Count(block, in_memory_);
-  }
+  bytes_dropped_ += static_cast<uint64_t>(leaving);
   return passed;
 }
 
-// Corrects the counts of some blocks. Their pages may have been read by code that tells nobody.
+// Corrects the counts of some blocks. Their pages may have been read by code that tells nobody, and
+// pages that were used while they left are still there.
 void DiskPager::CountSome() {
   const auto now = std::chrono::steady_clock::now();
   if (now - last_count_ < kCountEvery) return;

@@ -91,7 +91,6 @@ class DiskPager final : public KvPager {
   std::chrono::steady_clock::time_point last_count_{};
   std::vector<unsigned char> in_memory_;
   std::vector<ByteRange> leave_;
-  std::vector<uint32_t> left_;
   std::thread thread_;
 };
 

@@ -4,10 +4,14 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <climits>
 #include <system_error>
 
 #include "base/bytes.h"
@@ -54,12 +58,34 @@ absl::StatusOr<std::unique_ptr<PageFile>> PageFile::Create(const std::string& di
       new PageFile(directory, std::move(fd), static_cast<std::byte*>(data), bytes));
 }
 
+PageFile::PageFile(std::string directory, OwnedFd fd, std::byte* data, size_t bytes)
+    : directory_(std::move(directory)),
+      fd_(std::move(fd)),
+      process_(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0))),
+      data_(data),
+      bytes_(bytes) {}
+
 PageFile::~PageFile() { munmap(data_, bytes_); }
 
 // The system may refuse advice; the pages are then read when they are used.
-void PageFile::ReadAhead(ByteRange range) const {
-  const size_t begin = range.begin / kSystemPageBytes * kSystemPageBytes;
-  madvise(data_ + begin, range.end - begin, MADV_WILLNEED);
+void PageFile::ReadAhead(std::span<const ByteRange> ranges) const { Advise(ranges, MADV_WILLNEED); }
+
+// Many ranges in a call, since each call that unmaps pages interrupts the other cores. Where the
+// system cannot do that for this advice, it takes a call for each range.
+void PageFile::Advise(std::span<const ByteRange> ranges, int advice) const {
+  std::vector<iovec> pieces;
+  for (const ByteRange& range : ranges) {
+    const size_t begin = range.begin / kSystemPageBytes * kSystemPageBytes;
+    pieces.push_back({.iov_base = data_ + begin, .iov_len = range.end - begin});
+  }
+  for (std::span<const iovec> rest = pieces; !rest.empty();) {
+    const auto now = rest.first(std::min<size_t>(rest.size(), IOV_MAX));
+    rest = rest.subspan(now.size());
+    ssize_t bytes = 0;
+    for (const iovec& piece : now) bytes += static_cast<ssize_t>(piece.iov_len);
+    if (process_madvise(process_.get(), now.data(), now.size(), advice, 0) == bytes) continue;
+    for (const iovec& piece : now) madvise(piece.iov_base, piece.iov_len, advice);
+  }
 }
 
 absl::Status PageFile::Write(ByteRange range, unsigned flags) const {
@@ -80,8 +106,8 @@ absl::Status PageFile::Drop(std::span<const ByteRange> ranges) const {
   }
   // The system drops a page only if it is not mapped and has not changed since it was written. So
   // a page that another thread uses again in between stays.
+  Advise(ranges, MADV_DONTNEED);
   for (const ByteRange& range : ranges) {
-    madvise(data_ + range.begin, range.size(), MADV_DONTNEED);
     posix_fadvise(fd_.get(), static_cast<off_t>(range.begin), static_cast<off_t>(range.size()),
                   POSIX_FADV_DONTNEED);
   }

@@ -40,8 +40,8 @@ class PageFile {
   std::byte* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
-  // Starts to read the range from the disk, and does not wait for it.
-  void ReadAhead(ByteRange range) const;
+  // Starts to read the ranges from the disk, and does not wait for it.
+  void ReadAhead(std::span<const ByteRange> ranges) const;
   // Writes to the disk what has changed in the ranges, of whole system pages, and then takes them
   // out of memory, except what another thread uses meanwhile. UNAVAILABLE if the disk fails: what
   // was written to the file since may be lost.
@@ -50,13 +50,14 @@ class PageFile {
   void Look(ByteRange range, std::vector<unsigned char>& in_memory) const;
 
  private:
-  PageFile(std::string directory, OwnedFd fd, std::byte* data, size_t bytes)
-      : directory_(std::move(directory)), fd_(std::move(fd)), data_(data), bytes_(bytes) {}
+  PageFile(std::string directory, OwnedFd fd, std::byte* data, size_t bytes);
 
+  void Advise(std::span<const ByteRange> ranges, int advice) const;
   absl::Status Write(ByteRange range, unsigned flags) const;
 
   const std::string directory_;
   const OwnedFd fd_;
+  const OwnedFd process_;  // this process, for advice
   std::byte* const data_;
   const size_t bytes_;
 };

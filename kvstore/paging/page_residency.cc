@@ -22,26 +22,21 @@ bool PageResidency::Use(uint32_t block, int32_t layer) {
   // A pass at the same moment may take the count to kOut: then it is this unit's first use.
   uint8_t next = 0;
   do {
-    next = static_cast<uint8_t>(std::min(seen + kUse, int{kMax}));
+    next = IsOut(seen) ? kUse : static_cast<uint8_t>(std::min(seen + kUse, int{kMax}));
   } while (!uses.compare_exchange_weak(seen, next, std::memory_order_relaxed));
-  if (seen != kOut) return false;
-  AddUnit(block, layer);
+  if (!IsOut(seen)) return false;
+  AddBytes(block, static_cast<int64_t>(PagesOf(block, layer).size()));
   return true;
 }
 
 bool PageResidency::Expect(uint32_t block, int32_t layer) {
-  uint8_t seen = kOut;
-  if (!UsesOf(block, layer).compare_exchange_strong(seen, kExpected, std::memory_order_relaxed)) {
+  std::atomic<uint8_t>& uses = UsesOf(block, layer);
+  uint8_t seen = uses.load(std::memory_order_relaxed);
+  if (!IsOut(seen) || !uses.compare_exchange_strong(seen, kExpected, std::memory_order_relaxed)) {
     return false;
   }
-  AddUnit(block, layer);
+  AddBytes(block, static_cast<int64_t>(PagesOf(block, layer).size()));
   return true;
-}
-
-void PageResidency::AddUnit(uint32_t block, int32_t layer) {
-  const auto bytes = static_cast<int64_t>(OwnPages(layer).size());
-  in_memory_[block].fetch_add(bytes, std::memory_order_relaxed);
-  bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 void PageResidency::Take(uint32_t block) {
@@ -62,48 +57,65 @@ ByteRange PageResidency::RangeOf(uint32_t block, int32_t layer) const {
   return {.begin = begin, .end = begin + layout_.LayerBytes()};
 }
 
-ByteRange PageResidency::OwnPages(int32_t layer) const {
-  const auto start = [&](int32_t of) {
-    return static_cast<size_t>(of) * layout_.LayerBytes() / kSystemPageBytes * kSystemPageBytes;
+ByteRange PageResidency::PagesOf(uint32_t block, int32_t layer) const {
+  const auto is_in = [&](int32_t neighbour) {
+    return neighbour >= 0 && neighbour < layout_.layers &&
+           !IsOut(UsesOf(block, neighbour).load(std::memory_order_relaxed));
   };
-  const bool last = layer + 1 == layout_.layers;
-  return {.begin = start(layer), .end = last ? layout_.BlockStride() : start(layer + 1)};
+  const ByteRange unit = RangeOf(block, layer);
+  const size_t rest = kSystemPageBytes - 1;  // of a page behind its first byte
+  const size_t begin = unit.begin + (is_in(layer - 1) ? rest : 0);
+  const size_t end = unit.end + (is_in(layer + 1) ? 0 : rest);
+  const size_t first = begin / kSystemPageBytes * kSystemPageBytes;
+  return {.begin = first, .end = std::max(first, end / kSystemPageBytes * kSystemPageBytes)};
 }
 
 void PageResidency::Count(uint32_t block, std::span<const unsigned char> in_memory) {
   const auto pages = std::count(in_memory.begin(), in_memory.end(), 1);
   SetInMemory(block, static_cast<int64_t>(pages) * static_cast<int64_t>(kSystemPageBytes));
+  const size_t first = RangeOf(block).begin;
+  for (int32_t layer = 0; layer < layout_.layers; ++layer) {
+    uint8_t seen = kOut;
+    if (UsesOf(block, layer).load(std::memory_order_relaxed) != seen) continue;
+    const ByteRange unit = PagesOf(block, layer);
+    const auto flags =
+        in_memory.subspan((unit.begin - first) / kSystemPageBytes, unit.size() / kSystemPageBytes);
+    if (std::ranges::count(flags, 1) == 0) continue;
+    UsesOf(block, layer).compare_exchange_strong(seen, kUntold, std::memory_order_relaxed);
+  }
 }
 
-int64_t PageResidency::Pass(uint32_t block, std::span<const unsigned char> in_memory,
-                            std::vector<ByteRange>& leave) {
+int64_t PageResidency::Pass(uint32_t block, std::vector<ByteRange>& leave) {
   int64_t bytes = 0;
-  const size_t first = block * layout_.BlockStride();
   for (int32_t layer = 0; layer < layout_.layers; ++layer) {
     std::atomic<uint8_t>& uses = UsesOf(block, layer);
     uint8_t seen = uses.load(std::memory_order_relaxed);
-    const uint8_t next = seen == kOut ? kOut : static_cast<uint8_t>(seen - 1);
+    if (seen == kOut) continue;
+    const uint8_t next = seen == kUntold ? kOut : static_cast<uint8_t>(seen - 1);
     // Whoever uses the unit at this moment makes it stay.
     const bool passed = uses.compare_exchange_strong(seen, next, std::memory_order_relaxed);
     if (!passed || next != kOut) continue;
-    const ByteRange pages = OwnPages(layer);
-    for (size_t at = pages.begin; at < pages.end; at += kSystemPageBytes) {
-      if (in_memory[at / kSystemPageBytes] == 0) continue;
-      const size_t begin = first + at;
-      bytes += static_cast<int64_t>(kSystemPageBytes);
-      if (!leave.empty() && leave.back().end == begin) {
-        leave.back().end += kSystemPageBytes;
-      } else {
-        leave.push_back({.begin = begin, .end = begin + kSystemPageBytes});
-      }
+    const ByteRange pages = PagesOf(block, layer);
+    bytes += static_cast<int64_t>(pages.size());
+    if (!leave.empty() && leave.back().end == pages.begin) {
+      leave.back().end = pages.end;
+    } else {
+      leave.push_back(pages);
     }
   }
+  // No less than none: the count is an estimate.
+  AddBytes(block, -std::min(bytes, in_memory_[block].load(std::memory_order_relaxed)));
   return bytes;
 }
 
 void PageResidency::SetInMemory(uint32_t block, int64_t bytes) {
   const int64_t before = in_memory_[block].exchange(bytes, std::memory_order_relaxed);
   bytes_.fetch_add(bytes - before, std::memory_order_relaxed);
+}
+
+void PageResidency::AddBytes(uint32_t block, int64_t bytes) {
+  in_memory_[block].fetch_add(bytes, std::memory_order_relaxed);
+  bytes_.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace penstock

@@ -41,28 +41,30 @@ class PageResidency {
   ByteRange RangeOf(uint32_t block) const;
   ByteRange RangeOf(uint32_t block, int32_t layer) const;
 
-  // What of the block is in memory: a flag for each of its system pages.
+  // What of the block is in memory: a flag for each of its system pages. Units of which nobody told
+  // leave at the next pass.
   void Count(uint32_t block, std::span<const unsigned char> in_memory);
-  // The hand passes the block: appends the ranges of its units that may leave memory, in whole
-  // system pages that are in memory. Returns their bytes.
-  int64_t Pass(uint32_t block, std::span<const unsigned char> in_memory,
-               std::vector<ByteRange>& leave);
+  // The hand passes the block: appends the ranges of its units that leave memory, in whole system
+  // pages. Returns their bytes, which are counted no more.
+  int64_t Pass(uint32_t block, std::vector<ByteRange>& leave);
 
  private:
   // The passes that a unit stays: none, or so many more for each use. What was just read does not
   // leave at the next pass, before it is used, and what each token reads gains more passes than
   // the hand makes for a token.
   static constexpr uint8_t kOut = 0, kExpected = 1, kUse = 2;
+  // Some of the unit is in memory, of which nobody told.
+  static constexpr uint8_t kUntold = kMax + 1;
+  static bool IsOut(uint8_t uses) { return uses == kOut || uses == kUntold; }
 
-  // The system pages of a block that leave with a layer: those that begin in it, so that each page
-  // belongs to one layer, except that a page before a layer's first byte leaves with it, too.
-  ByteRange OwnPages(int32_t layer) const;
-  std::atomic<uint8_t>& UsesOf(uint32_t block, int32_t layer) {
+  std::atomic<uint8_t>& UsesOf(uint32_t block, int32_t layer) const {
     return uses_[static_cast<size_t>(block) * static_cast<size_t>(layout_.layers) +
                  static_cast<size_t>(layer)];
   }
+  // The system pages of a unit, except those that it shares with a neighbour in memory.
+  ByteRange PagesOf(uint32_t block, int32_t layer) const;
   void SetInMemory(uint32_t block, int64_t bytes);
-  void AddUnit(uint32_t block, int32_t layer);
+  void AddBytes(uint32_t block, int64_t bytes);
 
   const KvLayout layout_;
   const int64_t blocks_;

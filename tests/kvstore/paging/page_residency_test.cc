@@ -10,19 +10,20 @@ namespace {
 // Layers of 16 KiB, four system pages, or of one and a half.
 KvLayout Layout(int32_t head_dim) { return {.layers = 3, .kv_heads = 4, .head_dim = head_dim}; }
 
+std::vector<ByteRange> Pass(PageResidency& residency, uint32_t block) {
+  std::vector<ByteRange> leave;
+  const int64_t bytes = residency.Pass(block, leave);
+  size_t sum = 0;
+  for (const ByteRange& range : leave) sum += range.size();
+  EXPECT_EQ(bytes, static_cast<int64_t>(sum));
+  return leave;
+}
+
 class PageResidencyTest : public testing::Test {
  protected:
-  std::vector<ByteRange> Pass(uint32_t block) {
-    std::vector<ByteRange> leave;
-    const int64_t bytes = residency_.Pass(block, all_, leave);
-    size_t sum = 0;
-    for (const ByteRange& range : leave) sum += range.size();
-    EXPECT_EQ(bytes, static_cast<int64_t>(sum));
-    return leave;
-  }
+  std::vector<ByteRange> Pass(uint32_t block) { return penstock::Pass(residency_, block); }
 
   PageResidency residency_{Layout(64), 2};
-  const std::vector<unsigned char> all_ = std::vector<unsigned char>(12, 1);
 };
 
 TEST_F(PageResidencyTest, AUnitIsReadOnceUntilItLeaves) {
@@ -41,29 +42,37 @@ TEST_F(PageResidencyTest, WhatWasUsedOnceLeavesAtTheSecondPass) {
   EXPECT_TRUE(Pass(1).empty());
   residency_.Use(1, 1);
   EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 65536}, {81920, 98304}}));
-  Pass(1);  // The other layers' flags say that they are still in memory.
-  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+  EXPECT_EQ(residency_.bytes(), 16384);
+  EXPECT_TRUE(Pass(1).empty());
+  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{65536, 81920}}));
+  EXPECT_EQ(residency_.bytes(), 0);
+  EXPECT_TRUE(Pass(1).empty());
 }
 
 // A guess stays for a pass. Where the unit is in memory, a guess does not make it stay longer.
 TEST_F(PageResidencyTest, AGuessIsNoUse) {
+  const std::vector<ByteRange> unit = {{81920, 98304}};
   EXPECT_TRUE(residency_.Expect(1, 2));
   EXPECT_EQ(residency_.bytes(), 16384);
   EXPECT_FALSE(residency_.Expect(1, 2));
-  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+  EXPECT_EQ(Pass(1), unit);
   EXPECT_TRUE(residency_.Use(1, 2));
   EXPECT_FALSE(residency_.Expect(1, 2));
-  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 81920}}));
-  EXPECT_EQ(Pass(1), (std::vector<ByteRange>{{49152, 98304}}));
+  EXPECT_TRUE(Pass(1).empty());
+  EXPECT_EQ(Pass(1), unit);
 }
 
-TEST_F(PageResidencyTest, WhatNobodyToldOfLeavesAtOnce) {
-  EXPECT_EQ(Pass(0), (std::vector<ByteRange>{{0, 49152}}));
+// Only a part of the unit is there, so the first use reads it.
+TEST_F(PageResidencyTest, WhatNobodyToldOfLeavesAtTheNextPass) {
+  EXPECT_TRUE(Pass(0).empty());
   std::vector<unsigned char> some(12, 0);
   some[1] = some[11] = 1;
-  std::vector<ByteRange> leave;
-  residency_.Pass(0, some, leave);
-  EXPECT_EQ(leave, (std::vector<ByteRange>{{4096, 8192}, {45056, 49152}}));
+  residency_.Count(0, some);
+  EXPECT_EQ(residency_.bytes(), 8192);
+  EXPECT_TRUE(residency_.Use(0, 2));
+  EXPECT_EQ(Pass(0), (std::vector<ByteRange>{{0, 16384}}));
+  EXPECT_EQ(Pass(0), (std::vector<ByteRange>{{32768, 49152}}));
+  EXPECT_FALSE(residency_.HasAny(0));
 }
 
 TEST_F(PageResidencyTest, CountsTakeThePlaceOfEstimates) {
@@ -87,22 +96,21 @@ TEST_F(PageResidencyTest, WhatIsUsedOftenOutlivesWhatIsUsedOnce) {
   EXPECT_TRUE(residency_.Use(1, 0));
 }
 
-// Layers of 6 KiB share system pages: each page leaves with one of them, none stays behind.
-TEST_F(PageResidencyTest, SharedPagesLeaveWithOneLayer) {
+// Layers of 6 KiB share system pages, which leave with the last layer that has them.
+TEST(PageResidency, SharedPagesLeaveWithTheLastLayer) {
   const KvLayout layout = Layout(24);
   ASSERT_EQ(layout.LayerBytes(), 6144u);
   PageResidency residency(layout, 1);
-  const std::vector<unsigned char> all(layout.BlockStride() / 4096, 1);
-  residency.Take(0);
-  std::vector<ByteRange> leave;
-  residency.Pass(0, all, leave);
-  residency.Use(0, 0);
-  residency.Pass(0, all, leave);
-  EXPECT_EQ(leave, (std::vector<ByteRange>{{4096, layout.BlockStride()}}));
-  residency.Pass(0, all, leave);
-  leave.clear();
-  residency.Pass(0, all, leave);
-  EXPECT_EQ(leave, (std::vector<ByteRange>{{0, layout.BlockStride()}}));
+  residency.Use(0, 1);
+  EXPECT_EQ(residency.bytes(), 8192);
+  residency.Use(0, 2);
+  residency.Use(0, 1);
+  EXPECT_EQ(residency.bytes(), 16384);
+  EXPECT_TRUE(Pass(residency, 0).empty());
+  EXPECT_EQ(Pass(residency, 0), (std::vector<ByteRange>{{12288, 20480}}));
+  EXPECT_TRUE(Pass(residency, 0).empty());
+  EXPECT_EQ(Pass(residency, 0), (std::vector<ByteRange>{{4096, 12288}}));
+  EXPECT_EQ(residency.bytes(), 0);
 }
 
 }  // namespace
