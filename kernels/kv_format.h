@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -48,13 +47,6 @@ constexpr std::string_view KvDtypeName(KvDtype dtype) {
 inline constexpr KvDtype kKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8,   KvDtype::kI8,
                                         KvDtype::kI4r,  KvDtype::kK8v4, KvDtype::kK3v3,
                                         KvDtype::kK3v2};
-// Those that kernels of GPUs read and write.
-inline constexpr KvDtype kGpuKvDtypes[] = {KvDtype::kBf16, KvDtype::kF8, KvDtype::kI8,
-                                           KvDtype::kI4r, KvDtype::kK8v4};
-constexpr bool GpusHold(KvDtype dtype) {
-  return std::find(std::begin(kGpuKvDtypes), std::end(kGpuKvDtypes), dtype) !=
-         std::end(kGpuKvDtypes);
-}
 
 constexpr std::optional<KvDtype> KvDtypeOf(std::string_view name) {
   for (const KvDtype dtype : kKvDtypes) {

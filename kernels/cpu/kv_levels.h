@@ -8,25 +8,11 @@
 namespace penstock::simd {
 namespace {
 
-// The magnitudes of the 4 and the 8 levels that round a standard normal distribution best (Max,
-// table 1), and the bounds between them.
 template <int kBits>
-struct Levels;
-template <>
-struct Levels<2> {
-  static constexpr int kMagnitudes = 2;
-  static constexpr float kMagnitude[] = {0.4528f, 1.5104f};
-  static constexpr float kBound[] = {0.9816f};
-};
-template <>
-struct Levels<3> {
-  static constexpr int kMagnitudes = 4;
-  static constexpr float kMagnitude[] = {0.2451f, 0.7560f, 1.3439f, 2.1520f};
-  static constexpr float kBound[] = {0.5006f, 1.0500f, 1.7480f};
-};
+constexpr NormalLevels<kBits> kLevels;
 
-// Sums in one order, whatever the lanes: element i is a term of part i % 16.
-constexpr int kParts = 16;
+// Sums in one order, whatever the lanes.
+constexpr int kParts = kLevelParts;
 inline double SumOf(const double (&part)[kParts]) {
   double sum = 0;
   for (const double one : part) sum += one;
@@ -48,7 +34,7 @@ inline void Assign(const float* x, int dims, float scale, uint8_t* index) {
     const float magnitude = __builtin_fabsf(x[i]);
     int above = 0;
     PENSTOCK_UNROLL_LANES
-    for (const float bound : Levels<kBits>::kBound) above += magnitude > bound * scale ? 1 : 0;
+    for (const float bound : kLevels<kBits>.bound) above += magnitude > bound * scale ? 1 : 0;
     index[i] = static_cast<uint8_t>(above);
   }
 }
@@ -59,7 +45,7 @@ inline float BestScale(const float* x, const uint8_t* index, int dims) {
   double products[kParts] = {}, squares[kParts] = {};
   for (int i = 0; i < dims; i += kParts) {
     for (int k = 0; k < kParts; ++k) {
-      const double level = Levels<kBits>::kMagnitude[index[i + k]];
+      const double level = kLevels<kBits>.magnitude[index[i + k]];
       products[k] += double{__builtin_fabsf(x[i + k])} * level;
       squares[k] += level * level;
     }
@@ -70,9 +56,8 @@ inline float BestScale(const float* x, const uint8_t* index, int dims) {
 // Chooses the scale of a row and the magnitudes' indices under it, in rounds of Lloyd's method.
 template <int kBits>
 inline Bf16 FitRow(const float* x, int dims, uint8_t* index) {
-  constexpr int kRounds = 2;
   float scale = RootMeanSquare(x, dims);
-  for (int round = 0; round < kRounds; ++round) {
+  for (int round = 0; round < kLevelRounds; ++round) {
     Assign<kBits>(x, dims, scale, index);
     scale = BestScale<kBits>(x, index, dims);
   }
@@ -118,12 +103,14 @@ void EncodeLevels(const Bf16* values, int64_t rows, int dims, int bits, uint8_t*
 
 template <int kBits>
 struct ScaledLevels {
+  static constexpr int kCount = 1 << (kBits - 1);
+
   explicit ScaledLevels(Bf16 scale) {
-    for (int i = 0; i < Levels<kBits>::kMagnitudes; ++i) {
-      bits[i] = Round(Levels<kBits>::kMagnitude[i] * Widen(scale.bits));
+    for (int i = 0; i < kCount; ++i) {
+      bits[i] = Round(kLevels<kBits>.magnitude[i] * Widen(scale.bits));
     }
   }
-  uint16_t bits[Levels<kBits>::kMagnitudes];  // of bf16
+  uint16_t bits[kCount];  // of bf16
 };
 
 // For each lane, b where its mask is all ones, a where it is 0.

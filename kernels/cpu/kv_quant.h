@@ -28,6 +28,25 @@ enum class F8Format : uint8_t { kE4m3 = 0, kE5m2 = 1 };
 inline constexpr int kQuantisedExponentMax = 240;
 inline constexpr int kQuantisedGroupMax = 1024;
 
+// The magnitudes of the 4 and the 8 levels that round a standard normal distribution best (Max,
+// doi:10.1109/TIT.1960.1057548, table 1), and the bounds between them.
+template <int kBits>
+struct NormalLevels;
+template <>
+struct NormalLevels<2> {
+  float magnitude[2] = {0.4528f, 1.5104f};
+  float bound[1] = {0.9816f};
+};
+template <>
+struct NormalLevels<3> {
+  float magnitude[4] = {0.2451f, 0.7560f, 1.3439f, 2.1520f};
+  float bound[3] = {0.5006f, 1.0500f, 1.7480f};
+};
+// The scale of a row of levels is fitted in so many rounds of Lloyd's method. Element i of the row
+// is a term of part i % kLevelParts of a sum, whose parts are added up in ascending order.
+inline constexpr int kLevelRounds = 2;
+inline constexpr int kLevelParts = 16;
+
 // One table of functions. Elements are Bf16 [rows][dims]; dims is a multiple of 16 and at most
 // kQuantisedGroupMax; every row is a group. All elements obey kQuantisedExponentMax. The functions
 // keep no state; any thread may call them.
@@ -50,13 +69,12 @@ struct KvQuantOps {
   // rotated codes is rotated this way.
   void (*rotate)(float* values, int64_t rows, int dims);
 
-  // Codes of 2 or 3 bits of the rotated row. A code is a sign and one of 2 or 4 magnitudes, the
-  // levels that round a standard normal distribution with the least mean square error (Max,
-  // doi:10.1109/TIT.1960.1057548): what a rotation makes of a row is close to normal (TurboQuant:
-  // Zandieh et al., arXiv 2504.19874). x = +-magnitude * scale; the scale is that of the least
-  // square error. Byte j of a row has two bits of the codes of elements j + k * dims / 4, the
-  // first in its low bits. With 3 bits, they are the magnitudes, and dims / 8 bytes with the signs
-  // follow: bit k of byte j is that of element 8 * j + k. Decoded rows stay rotated.
+  // Codes of 2 or 3 bits of the rotated row. A code is a sign and one of 2 or 4 magnitudes, those
+  // of NormalLevels: what a rotation makes of a row is close to normal (TurboQuant: Zandieh et al.,
+  // arXiv 2504.19874). x = +-magnitude * scale; the scale is that of the least square error. Byte j
+  // of a row has two bits of the codes of elements j + k * dims / 4, the first in its low bits.
+  // With 3 bits, they are the magnitudes, and dims / 8 bytes with the signs follow: bit k of byte j
+  // is that of element 8 * j + k. Decoded rows stay rotated.
   void (*encode_levels)(const Bf16* values, int64_t rows, int dims, int bits, uint8_t* codes,
                         Bf16* scales);
   void (*decode_levels)(const uint8_t* codes, const Bf16* scales, int64_t rows, int dims, int bits,

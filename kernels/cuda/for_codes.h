@@ -15,6 +15,8 @@ bool ForCodes(const KvPlanes& kv, const Run& run) {
   if (keys == kI8 && values == kI8) return run.template operator()<kI8, kI8, kDim>(), true;
   if (keys == kI4 && values == kI4) return run.template operator()<kI4, kI4, kDim>(), true;
   if (keys == kI8 && values == kI4) return run.template operator()<kI8, kI4, kDim>(), true;
+  if (keys == kL3 && values == kL3) return run.template operator()<kL3, kL3, kDim>(), true;
+  if (keys == kL3 && values == kL2) return run.template operator()<kL3, kL2, kDim>(), true;
   return false;
 }
 // ForCodes with the head_dim of `kv`.

@@ -10,15 +10,31 @@ namespace penstock::cuda {
 
 // The storage of the elements of a plane (K or V): bf16, or codes with a scale per (token, head),
 // as in kv_quant.h. f8 is e4m3 times a power of two. i8 and i4 have {scale, minimum}. Byte j of an
-// i4 row holds elements j and j + head_dim / 2.
-enum class KvCode : int32_t { kBf16, kF8, kI8, kI4 };
+// i4 row holds elements j and j + head_dim / 2. l3 and l2 are levels in 3 and 2 bits, of rows that
+// are always rotated.
+enum class KvCode : int32_t { kBf16, kF8, kI8, kI4, kL3, kL2 };
 
+constexpr bool IsLevels(KvCode code) { return code == KvCode::kL3 || code == KvCode::kL2; }
 constexpr int CodeBits(KvCode code) {
-  return code == KvCode::kBf16 ? 16 : code == KvCode::kI4 ? 4 : 8;
+  switch (code) {
+    case KvCode::kBf16:
+      return 16;
+    case KvCode::kF8:
+    case KvCode::kI8:
+      return 8;
+    case KvCode::kI4:
+      return 4;
+    case KvCode::kL3:
+      return 3;
+    case KvCode::kL2:
+      return 2;
+  }
+  return 0;
 }
 // Bytes of the scale (and minimum), bf16 values, of one head of one token.
 constexpr int ScaleBytes(KvCode code) {
-  return code == KvCode::kBf16 ? 0 : code == KvCode::kF8 ? 2 : 4;
+  if (code == KvCode::kBf16) return 0;
+  return code == KvCode::kF8 || IsLevels(code) ? 2 : 4;
 }
 constexpr bool IsAffine(KvCode code) { return code == KvCode::kI8 || code == KvCode::kI4; }
 
@@ -49,7 +65,16 @@ struct KvPlanes {
 inline KvCode CodeOf(const KvLayout& layout, penstock::KvPlane plane) {
   if (layout.dtype == KvDtype::kBf16) return KvCode::kBf16;
   if (layout.dtype == KvDtype::kF8) return KvCode::kF8;
-  return CodeBits(layout.dtype, plane) == 4 ? KvCode::kI4 : KvCode::kI8;
+  switch (CodeBits(layout.dtype, plane)) {
+    case 2:
+      return KvCode::kL2;
+    case 3:
+      return KvCode::kL3;
+    case 4:
+      return KvCode::kI4;
+    default:
+      return KvCode::kI8;
+  }
 }
 
 inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {

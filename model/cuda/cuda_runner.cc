@@ -90,12 +90,11 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .max_tokens = options_.max_step_tokens,
                                    .draws_tokens = draws_tokens()}));
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
-  if (!GpusHold(args.kv.layout.dtype) || !cuda::SupportsKv(planes) ||
-      1 << planes.page_log2 != args.kv.layout.block_tokens) {
+  if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
     return InvalidArgument(
-        "kv.layout has blocks of {} tokens in {}; the CUDA kernels support powers of two from 16 "
-        "to 1,024, and no codes of less than four bits",
-        args.kv.layout.block_tokens, KvDtypeName(args.kv.layout.dtype));
+        "kv.layout has blocks of {} tokens; the CUDA kernels support powers of two from 16 to "
+        "1,024",
+        args.kv.layout.block_tokens);
   }
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();

@@ -102,6 +102,29 @@ INSTANTIATE_TEST_SUITE_P(
         Variant{"K8V4",
                 {.kv = {.keys = kI8, .values = kI4, .kv_heads = 2, .lengths = {530, 31}},
                  .rows = {1, 1}}},
+        Variant{"L3Window",
+                {.kv = {.keys = kL3, .values = kL3, .page = 32, .lengths = {600, 17}},
+                 .group = 8,
+                 .window = 130,
+                 .rows = {1, 1}}},
+        Variant{"L3Dim64",
+                {.kv = {.keys = kL3,
+                        .values = kL3,
+                        .kv_heads = 2,
+                        .head_dim = 64,
+                        .page = 128,
+                        .lengths = {590, 33, 5}},
+                 .group = 7,
+                 .rows = {1, 2, 5}}},
+        Variant{"L2",
+                {.kv = {.keys = kL3, .values = kL2, .kv_heads = 2, .lengths = {530, 31}},
+                 .rows = {1, 1}}},
+        Variant{"L2Dim64CapSinks",
+                {.kv = {.keys = kL3, .values = kL2, .head_dim = 64, .lengths = {530, 90}},
+                 .group = 8,
+                 .cap = 2,
+                 .sinks = true,
+                 .rows = {3, 1}}},
         Variant{"Bf16Cap",
                 {.kv = {.kv_heads = 2, .lengths = {530, 31, 1}}, .cap = 1, .rows = {1, 1, 1}}},
         Variant{"Bf16Sinks",
@@ -134,6 +157,21 @@ INSTANTIATE_TEST_SUITE_P(
             {.kv = {.keys = kI8, .values = kI8, .head_dim = 64, .lengths = {60}}, .rows = {40}}},
         Variant{"I4", {.kv = {.keys = kI4, .values = kI4, .lengths = {60}}, .rows = {40}}},
         Variant{"K8V4", {.kv = {.keys = kI8, .values = kI4, .lengths = {60}}, .rows = {40}}},
+        Variant{
+            "L3Splits",
+            {.kv = {.keys = kL3, .values = kL3, .kv_heads = 2, .lengths = {540}}, .rows = {25}}},
+        Variant{"L3Dim64",
+                {.kv = {.keys = kL3, .values = kL3, .head_dim = 64, .page = 32, .lengths = {150}},
+                 .group = 1,
+                 .rows = {130}}},
+        Variant{"L2CapSinks",
+                {.kv = {.keys = kL3, .values = kL2, .lengths = {60}},
+                 .cap = 2,
+                 .sinks = true,
+                 .rows = {40}}},
+        Variant{
+            "L2Dim64",
+            {.kv = {.keys = kL3, .values = kL2, .head_dim = 64, .lengths = {60}}, .rows = {40}}},
         Variant{"Bf16Cap", {.kv = {.kv_heads = 2, .lengths = {70}}, .cap = 1, .rows = {70}}},
         Variant{"Bf16Sinks",
                 {.kv = {.kv_heads = 2, .lengths = {540}}, .group = 2, .sinks = true, .rows = {60}}},
@@ -200,6 +238,13 @@ TEST(AttentionSupport, NamesWhatTheKernelsTake) {
   EXPECT_FALSE(SupportsKv(kv));
   kv.values.code = KvCode::kI4;
   EXPECT_TRUE(SupportsKv(kv));
+  kv.keys.code = kv.values.code = KvCode::kL3;
+  EXPECT_TRUE(SupportsKv(kv));
+  kv.keys.code = KvCode::kL2;
+  EXPECT_FALSE(SupportsKv(kv));
+  kv.keys.code = KvCode::kL3;
+  kv.values.code = KvCode::kL2;
+  EXPECT_TRUE(SupportsKv(kv));
   kv.head_dim = 96;
   EXPECT_FALSE(SupportsKv(kv));
   kv.head_dim = 64;
@@ -209,7 +254,8 @@ TEST(AttentionSupport, NamesWhatTheKernelsTake) {
 
 // RopeAppend marks so what a code cannot hold: a broken model must not come to look sound.
 TEST(NanScales, MakeEveryAnswerNan) {
-  for (const auto& [keys, values] : {std::pair{kF8, kF8}, {kI8, kI8}, {kI4, kI4}, {kI8, kI4}}) {
+  for (const auto& [keys, values] :
+       {std::pair{kF8, kF8}, {kI8, kI8}, {kI4, kI4}, {kI8, kI4}, {kL3, kL3}, {kL3, kL2}}) {
     for (const int32_t plane : {0, 1}) {
       AttentionCase c{.kv = {.keys = keys,
                              .values = values,

@@ -67,7 +67,7 @@ std::vector<Place> PlacesByRanges(const KvLayout& whole, int ranks, size_t offse
 }
 
 TEST(HeadRanges, AreWhereEveryRowIs) {
-  for (const KvDtype dtype : kGpuKvDtypes) {
+  for (const KvDtype dtype : kKvDtypes) {
     for (const int ranks : {1, 2, 4, 8}) {
       for (const int32_t block_tokens : {16, 32}) {
         const KvLayout whole = Layout(dtype, 8, block_tokens);

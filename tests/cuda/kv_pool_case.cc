@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "tests/kernels/kv_row_oracle.h"
+
 namespace penstock::cuda {
 namespace {
 
@@ -67,6 +69,32 @@ void EncodeAffine(const std::vector<float>& x, int levels, uint8_t* row, uint8_t
   }
 }
 
+// Rows are taken as rotated already.
+void EncodeLevels(const std::vector<float>& x, int bits, uint8_t* row, uint8_t* scale,
+                  double* real) {
+  double square = 0;
+  for (const float v : x) square += double{v} * v;
+  const uint16_t step =
+      TruncateToBf16(static_cast<float>(std::sqrt(square / static_cast<double>(x.size()))));
+  std::memcpy(scale, &step, 2);
+  const std::vector<double> levels = LevelsOf(bits);
+  const size_t quarter = x.size() / 4;
+  std::fill_n(row, x.size() * static_cast<size_t>(bits) / 8, uint8_t{0});
+  for (size_t d = 0; d < x.size(); ++d) {
+    const double magnitude = std::fabs(x[d]) / FromBf16(step);
+    const auto nearest = std::ranges::min_element(
+        levels, {}, [&](double level) { return std::fabs(level - magnitude); });
+    const bool negative = x[d] < 0;
+    const auto index = static_cast<int>(nearest - levels.begin());
+    const int low = bits == 2 && negative ? index | 2 : index;
+    row[d % quarter] = static_cast<uint8_t>(row[d % quarter] | low << (2 * (d / quarter)));
+    if (bits == 3 && negative) {
+      row[quarter + d / 8] = static_cast<uint8_t>(row[quarter + d / 8] | 1 << (d % 8));
+    }
+    real[d] = (negative ? -1 : 1) * *nearest * FromBf16(step);
+  }
+}
+
 void Encode(KvCode code, const std::vector<float>& x, std::byte* row, std::byte* scale,
             double* real) {
   auto* codes = reinterpret_cast<uint8_t*>(row);
@@ -74,6 +102,7 @@ void Encode(KvCode code, const std::vector<float>& x, std::byte* row, std::byte*
   if (code == KvCode::kF8) return EncodeF8(x, codes, scales, real);
   if (code == KvCode::kI8) return EncodeAffine(x, 255, codes, scales, real);
   if (code == KvCode::kI4) return EncodeAffine(x, 15, codes, scales, real);
+  if (IsLevels(code)) return EncodeLevels(x, CodeBits(code), codes, scales, real);
   for (size_t d = 0; d < x.size(); ++d) {
     const Bf16 value = ToBf16(x[d]);
     std::memcpy(row + 2 * d, &value, sizeof(value));
@@ -158,6 +187,10 @@ KvPoolCase::KvPoolCase(const Options& o) : lengths(o.lengths) {
                              slot * ScaleBytes(where.code);
           Encode(where.code, x,
                  page + where.offset + h * where.head_stride + slot * where.row_bytes, scale, out);
+          // Answers are sums of values, rotated back.
+          if (plane == 1 && IsLevels(where.code)) {
+            std::ranges::copy(Rotated(std::vector<double>(out, out + o.head_dim)), out);
+          }
           if (t == o.nan_token && plane == o.nan_plane) {
             std::fill_n(scale, ScaleBytes(where.code), std::byte{0xff});
           }

@@ -11,7 +11,8 @@
 namespace penstock::cuda {
 
 // A pool of pages with random keys and values of some sequences, and what they stand for in
-// doubles. Pages are dealt at random; everything that belongs to no token is NaN.
+// doubles: keys as the pages hold them, and values rotated back where the pages hold them rotated.
+// Pages are dealt at random; everything that belongs to no token is NaN.
 struct KvPoolCase {
   struct Options {
     KvCode keys = KvCode::kBf16;

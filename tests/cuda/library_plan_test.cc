@@ -204,7 +204,7 @@ TEST(LibraryPrefill, FindsKeysAndValues) {
 }
 
 TEST(LibraryPrefill, LeavesOtherPagesToOurs) {
-  for (const KvDtype dtype : kGpuKvDtypes) {
+  for (const KvDtype dtype : kKvDtypes) {
     const KvLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 128, .dtype = dtype};
     const Buffer memory(layout.BlockStride());
     const KvPlanes planes = PlanesOf({memory.as<std::byte>(), 1, layout}, 0);

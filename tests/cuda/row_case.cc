@@ -9,6 +9,7 @@
 #include "kernels/cuda/row_ops.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/kv_pool_case.h"
+#include "tests/kernels/kv_row_oracle.h"
 
 namespace penstock::cuda {
 namespace {
@@ -88,6 +89,15 @@ double Decode(KvCode code, const std::byte* row, const std::byte* scale, int dim
                                 exponent == 0 ? -6 : exponent - 7);
     loss = std::max(x * step / 16, step * std::ldexp(1, -10));
     return (c & 0x80) != 0 ? -x * step : x * step;
+  }
+  if (IsLevels(code)) {
+    const int bits = CodeBits(code);
+    const std::vector<double> levels = LevelsOf(bits);
+    const double level = LevelAt(row, bits, dim, element);
+    // Half of the widest gap; the outermost level stands for all beyond it.
+    const double gap = levels.back() - levels[levels.size() - 2];
+    loss = step * (std::fabs(level) == levels.back() ? 3 : gap / 2);
+    return level * step;
   }
   loss = step / 2;
   int c = codes[element];
@@ -170,7 +180,10 @@ class RopeRun {
       x[d] = product_.At(row, column * dim + d) + (c_.bias ? bias_[column * dim + d] : 0.0f);
       square += x[d] * x[d];
     }
-    if (value) return x;
+    if (value) {
+      if (IsLevels(c_.values)) Hadamard(x);
+      return x;
+    }
     const std::vector<float>& norm = query ? query_norm_ : key_norm_;
     if (c_.norms) {
       for (int d = 0; d < dim; ++d) x[d] *= norm[d] / std::sqrt(square / dim + 1e-5);

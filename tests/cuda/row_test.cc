@@ -114,6 +114,11 @@ INSTANTIATE_TEST_SUITE_P(
                     RopeCase{.keys = kI8, .values = kI4, .head_dim = 64},
                     RopeCase{.keys = kI4, .values = kI4, .rotated = true},
                     RopeCase{.keys = kI4, .values = kI4, .head_dim = 64, .rotated = true},
+                    RopeCase{.keys = kL3, .values = kL3, .rotary_dims = 64, .rotated = true},
+                    RopeCase{
+                        .keys = kL3, .values = kL3, .head_dim = 64, .rows = 20, .rotated = true},
+                    RopeCase{.keys = kL3, .values = kL2, .rows = 20, .rotated = true},
+                    RopeCase{.keys = kL3, .values = kL2, .head_dim = 64, .rotated = true},
                     RopeCase{.keys = kI8, .values = kI8, .deviation = 0}));
 
 // The same, made by the CPU: key rows come rotated.
@@ -154,8 +159,9 @@ HeadCase RandomHead(KvDtype dtype, int index, std::mt19937_64& random) {
 
 TEST(RopeAppendCodes, AreTheCpusByteForByte) {
   std::mt19937_64 random(1);
-  for (const KvDtype dtype : kGpuKvDtypes) {
-    for (int i = 0; i < 24; ++i) {
+  for (const KvDtype dtype : kKvDtypes) {
+    const int heads = HasLevels(dtype) ? 200 : 24;  // levels have a fitted scale
+    for (int i = 0; i < heads; ++i) {
       HeadCase c = RandomHead(dtype, i, random);
       if (i == 5) c.x.assign(c.x.size(), 0.0f);
       if (i == 7) c.x.assign(c.x.size(), -3.25f);
@@ -166,7 +172,7 @@ TEST(RopeAppendCodes, AreTheCpusByteForByte) {
 
 TEST(RopeAppendCodes, WhatNoCodeHoldsReadsBackAsNan) {
   std::mt19937_64 random(2);
-  for (const KvDtype dtype : kGpuKvDtypes) {
+  for (const KvDtype dtype : kKvDtypes) {
     if (dtype == KvDtype::kBf16) continue;
     for (const float x : {std::numeric_limits<float>::infinity(), std::nanf(""), 0x1p125f}) {
       for (int i = 0; i < 2; ++i) {
@@ -190,11 +196,11 @@ void ExpectSamePlane(const KvPlane& got, const KvPlane& want) {
 }
 
 TEST(Planes, AreWhereThePoolHasThem) {
-  const std::map<KvDtype, std::pair<KvCode, KvCode>> codes = {{KvDtype::kBf16, {kBf16, kBf16}},
-                                                              {KvDtype::kF8, {kF8, kF8}},
-                                                              {KvDtype::kI8, {kI8, kI8}},
-                                                              {KvDtype::kI4r, {kI4, kI4}},
-                                                              {KvDtype::kK8v4, {kI8, kI4}}};
+  const std::map<KvDtype, std::pair<KvCode, KvCode>> codes = {
+      {KvDtype::kBf16, {kBf16, kBf16}}, {KvDtype::kF8, {kF8, kF8}},   {KvDtype::kI8, {kI8, kI8}},
+      {KvDtype::kI4r, {kI4, kI4}},      {KvDtype::kK8v4, {kI8, kI4}}, {KvDtype::kK3v3, {kL3, kL3}},
+      {KvDtype::kK3v2, {kL3, kL2}}};
+  EXPECT_EQ(codes.size(), std::size(kKvDtypes));
   // An address alone: nothing is read there.
   auto* const arena = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);
   for (const auto& [dtype, code] : codes) {
@@ -211,7 +217,7 @@ TEST(Planes, AreWhereThePoolHasThem) {
     EXPECT_EQ(planes.layer, expected.layer);
     EXPECT_EQ(planes.block_stride, expected.block_stride);
     EXPECT_EQ(planes.page_log2, 5);
-    EXPECT_EQ(planes.rotated_keys, dtype == KvDtype::kI4r);
+    EXPECT_EQ(planes.rotated_keys, dtype == KvDtype::kI4r || IsLevels(code.first));
     ExpectSamePlane(planes.keys, expected.keys);
     ExpectSamePlane(planes.values, expected.values);
   }

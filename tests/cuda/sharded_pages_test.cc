@@ -105,7 +105,7 @@ TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
 
 std::vector<ShardCase> Cases() {
   std::vector<ShardCase> cases = {{.ranks = 1}, {.ranks = 4, .slot_bytes = 4096}};
-  for (const KvDtype dtype : kGpuKvDtypes) {
+  for (const KvDtype dtype : kKvDtypes) {
     cases.push_back({.dtype = dtype, .ranks = 2});
     cases.push_back({.dtype = dtype, .ranks = 4, .slot_bytes = 16 << 10});
   }

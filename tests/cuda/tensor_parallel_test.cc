@@ -204,7 +204,7 @@ class ManyGpusRig final : public Rig {
 // All with two GPUs, one that has scales with more.
 std::vector<KvDtype> FormatsFor(int ranks) {
   if (ranks > 2) return {KvDtype::kK8v4};
-  return {std::begin(kGpuKvDtypes), std::end(kGpuKvDtypes)};
+  return {std::begin(kKvDtypes), std::end(kKvDtypes)};
 }
 
 class TensorParallelTest : public testing::TestWithParam<int> {

@@ -62,6 +62,39 @@ TEST(GpuTest, ForksQuantisedPages) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
+// Pages of few bits, with rotated rows: every token is that of one process that computes the prompt
+// in one step on the same kind of GPU. The long prompt has several splits of attention.
+class FewBitsTest : public testing::TestWithParam<const char*> {};  // by format
+TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
+  constexpr int kLongest = 530;
+  LocalGenerator local({.model = ModelFolder(),
+                        .kv_format = GetParam(),
+                        .step_tokens = kLongest,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  std::vector<std::string> flags = kOnGpu;
+  flags.emplace_back(std::string("--kv_format=") + GetParam());
+  std::vector<std::string> prefill = flags;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
+  Cluster cluster({.prefill_flags = prefill, .decode_flags = flags, .worker_suffix = "-emulated"});
+  for (const int tokens : {40, kLongest}) {
+    TestRequest request =
+        MakeRequest(tokens, local.vocab(), static_cast<uint32_t>(tokens), /*tokens_max=*/6);
+    request.sampling.temperature = 0;
+    const std::vector<uint32_t> want =
+        local.Generate(request.prompt, request.sampling, request.tokens_max);
+    for (const bool cached : {false, true}) {
+      const TestAnswer answer = AskOne(cluster, request);
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], want) << tokens;
+      EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
+    }
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest, testing::Values("i4r", "k3v3", "k3v2"));
+
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.
 class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {};

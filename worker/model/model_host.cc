@@ -252,11 +252,10 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
   const KvPageFormat& format = place.format;
   RETURN_IF_ERROR(CheckFormat(format, model->weights().config));
-  if (!GpusHold(format.dtype) || format.span > 0) {
+  if (format.span > 0) {
     return InvalidArgument(
-        "kv_format is {}, which needs device=cpu; GPUs hold bf16, f8, i8, i4r and k8v4, without "
-        "spans",
-        options.kv_format);
+        "kv_format is {}, which needs device=cpu: pages on GPUs have no spans; use {}",
+        options.kv_format, KvDtypeName(format.dtype));
   }
   ASSIGN_OR_RETURN(
       host.gpu, OpenGpuHost(model->weights(), {.index = *place.gpu,

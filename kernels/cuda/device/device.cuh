@@ -133,6 +133,7 @@ PENSTOCK_DEVICE float MultiplyAdd(float a, float b, float c) { return __fmaf_rn(
 PENSTOCK_DEVICE double Multiply(double a, double b) { return __dmul_rn(a, b); }
 PENSTOCK_DEVICE double Add(double a, double b) { return __dadd_rn(a, b); }
 PENSTOCK_DEVICE double Divide(double a, double b) { return __ddiv_rn(a, b); }
+PENSTOCK_DEVICE double SquareRoot(double a) { return __dsqrt_rn(a); }
 PENSTOCK_DEVICE uint64_t MultiplyHigh(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 
 // Rounds two floats to nearest, ties to even, and packs them into a word.
@@ -277,6 +278,12 @@ PENSTOCK_DEVICE float ShuffleXor(float v, int mask) {
 }
 PENSTOCK_DEVICE float Shuffle(float v, int lane) {
   return BitsToFloat(Shuffle(FloatToBits(v), lane));
+}
+PENSTOCK_DEVICE double Shuffle(double v, int lane) {
+  const uint64_t bits = DoubleToBits(v);
+  const uint32_t low = Shuffle(static_cast<uint32_t>(bits), lane);
+  const uint32_t high = Shuffle(static_cast<uint32_t>(bits >> 32), lane);
+  return BitsToDouble(uint64_t{high} << 32 | low);
 }
 PENSTOCK_DEVICE float WidenBf16(uint32_t bits) { return BitsToFloat(bits << 16); }
 PENSTOCK_DEVICE float LowBf16(uint32_t pair) { return BitsToFloat(pair << 16); }

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "kernels/cuda/device/hadamard.cuh"
+#include "kernels/cuda/device/levels.cuh"
 #include "kernels/cuda/device/quantise.cuh"
 #include "kernels/cuda/device/row_ops.cuh"
 
@@ -77,30 +79,7 @@ struct HeadRow {
     return Ballot(too_large) == 0;
   }
 
-  // Multiplies by the normalised Hadamard matrix; stages in ascending order, as in kv_quant_ops.h.
-  PENSTOCK_DEVICE void Hadamard() {
-    PENSTOCK_UNROLL
-    for (int half = 1; half < kElements; half *= 2) {
-      PENSTOCK_UNROLL
-      for (int i = 0; i < kElements; ++i) {
-        if ((i & half) != 0) continue;
-        const float a = x[i], b = x[i + half];
-        x[i] = Add(a, b);
-        x[i + half] = Add(a, -b);
-      }
-    }
-    PENSTOCK_UNROLL
-    for (int mask = 1; mask < 32; mask *= 2) {
-      PENSTOCK_UNROLL
-      for (int i = 0; i < kElements; ++i) {
-        const float other = ShuffleXor(x[i], mask);
-        x[i] = (lane & mask) != 0 ? Add(other, -x[i]) : Add(x[i], other);
-      }
-    }
-    constexpr float kNormaliser = kDim == 64 ? 0.125f : 0.0883883476f;
-    PENSTOCK_UNROLL
-    for (int i = 0; i < kElements; ++i) x[i] = Multiply(x[i], kNormaliser);
-  }
+  PENSTOCK_DEVICE void Hadamard() { cuda::Hadamard(x, lane); }
 
   PENSTOCK_DEVICE void StoreBf16(void* row) const {
     auto* words = static_cast<uint32_t*>(row) + lane * (kElements / 2);
@@ -169,6 +148,49 @@ PENSTOCK_DEVICE uint32_t Quantise(const HeadRow<kDim>& x, uint32_t& codes) {
   return QuantiseAffine<kDim, kLevels>(x, codes);
 }
 
+// Stores a row as levels times `scale`, a bf16. With 3 bits the signs lie behind the magnitudes.
+template <int kBits, int kDim>
+PENSTOCK_DEVICE void StoreLevels(const HeadRow<kDim>& x, uint32_t scale, std::byte* row) {
+  constexpr int kElements = HeadRow<kDim>::kElements;
+  uint32_t codes = 0, signs = 0;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < kElements; ++i) {
+    const uint32_t index = LevelIndex<kBits>(fabsf(x.x[i]), WidenBf16(scale));
+    const uint32_t sign = FloatToBits(x.x[i]) >> 31;
+    codes |= (kBits == 2 ? index | sign << 1 : index) << (8 * i);
+    signs |= sign << i;
+  }
+  codes <<= 2 * (x.lane / 8);  // a byte has one code of each quarter of the row
+  codes |= ShuffleXor(codes, 8);
+  codes |= ShuffleXor(codes, 16);
+  if (x.lane < 8) StoreCodes<kDim>(codes, x.lane, row);
+  if constexpr (kBits == 3) {
+    constexpr int kLanes = 32 / kElements;  // of a word of signs
+    signs <<= kElements * (x.lane % kLanes);
+    PENSTOCK_UNROLL
+    for (int mask = 1; mask < kLanes; mask *= 2) signs |= ShuffleXor(signs, mask);
+    if (x.lane % kLanes == 0) {
+      reinterpret_cast<uint32_t*>(row + kDim / 4)[x.lane / kLanes] = signs;
+    }
+  }
+}
+
+// Fits the scale of a row and stores both.
+template <int kBits, int kDim>
+PENSTOCK_DEVICE void StoreFitted(const HeadRow<kDim>& x, bool quantisable, std::byte* row,
+                                 std::byte* scale) {
+  HeadRow<kDim> fitted = x;
+  uint32_t scale_bits = kNanScales & 0xffffu;
+  if (quantisable) {
+    scale_bits = LevelFit<kDim>(x.x, x.lane).template Scale<kBits>();
+  } else {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < HeadRow<kDim>::kElements; ++i) fitted.x[i] = 0;
+  }
+  StoreLevels<kBits>(fitted, scale_bits, row);
+  if (x.lane == 0) *reinterpret_cast<uint16_t*>(scale) = static_cast<uint16_t>(scale_bits);
+}
+
 // Stores a row. A row that is not `quantisable` reads back as NaN, as StoreKvRow (kv_rows.h)
 // specifies.
 template <KvCode kCode, int kDim>
@@ -176,6 +198,8 @@ PENSTOCK_DEVICE void StoreRow(const HeadRow<kDim>& x, bool quantisable, std::byt
                               std::byte* scale) {
   if constexpr (kCode == KvCode::kBf16) {
     x.StoreBf16(row);
+  } else if constexpr (IsLevels(kCode)) {
+    StoreFitted<CodeBits(kCode)>(x, quantisable, row, scale);
   } else {
     uint32_t codes;
     uint32_t params = Quantise<kCode>(x, codes);
@@ -246,6 +270,7 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
   x.RoundToBf16();
   const bool quantisable = x.IsQuantisable();
   if (value) {
+    if constexpr (IsLevels(kValues)) x.Hadamard();
     StoreInPage<kValues>(p, p.kv.values, where, column - p.heads - p.kv.kv_heads, x, quantisable);
   } else {
     if (p.kv.rotated_keys) x.Hadamard();

@@ -109,6 +109,7 @@ inline float MultiplyAdd(float a, float b, float c) { return std::fma(a, b, c); 
 inline double Multiply(double a, double b) { return a * b; }
 inline double Add(double a, double b) { return a + b; }
 inline double Divide(double a, double b) { return a / b; }
+inline double SquareRoot(double a) { return std::sqrt(a); }
 inline uint64_t MultiplyHigh(uint64_t a, uint64_t b) {
   __extension__ using Wide = unsigned __int128;
   return static_cast<uint64_t>(static_cast<Wide>(a) * b >> 64);

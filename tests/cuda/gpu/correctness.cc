@@ -19,7 +19,7 @@ namespace {
 using enum KvCode;
 
 std::string Name(const AttentionCase& c) {
-  static const char* const kNames[] = {"bf16", "f8", "i8", "i4"};
+  static const char* const kNames[] = {"bf16", "f8", "i8", "i4", "l3", "l2"};
   std::string name = kNames[static_cast<int>(c.kv.keys)];
   if (c.kv.values != c.kv.keys) name += std::string("/") + kNames[static_cast<int>(c.kv.values)];
   return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
@@ -61,8 +61,8 @@ void CheckAttention(AttentionCase c, bool small, Report& report) {
 }
 
 void CheckAttentions(bool small, Report& report) {
-  const std::pair<KvCode, KvCode> kCodes[] = {
-      {kBf16, kBf16}, {kF8, kF8}, {kI8, kI8}, {kI4, kI4}, {kI8, kI4}};
+  const std::pair<KvCode, KvCode> kCodes[] = {{kBf16, kBf16}, {kF8, kF8}, {kI8, kI8}, {kI4, kI4},
+                                              {kI8, kI4},     {kL3, kL3}, {kL3, kL2}};
   for (const auto& [keys, values] : kCodes) {
     for (const int dim : {64, 128}) {
       AttentionCase c{.kv = {.keys = keys, .values = values, .kv_heads = 2, .head_dim = dim}};
@@ -99,7 +99,8 @@ void CheckRows(bool small, Report& report) {
         RopeCase{.head_dim = 64, .rotary_dims = 16}, RopeCase{.rotary_dims = 96, .norms = true},
         RopeCase{.rotary_dims = 0}, RopeCase{.keys = kF8, .values = kF8},
         RopeCase{.keys = kI8, .values = kI8}, RopeCase{.keys = kI4, .values = kI4, .rotated = true},
-        RopeCase{.keys = kI8, .values = kI4}}) {
+        RopeCase{.keys = kI8, .values = kI4}, RopeCase{.keys = kL3, .values = kL3, .rotated = true},
+        RopeCase{.keys = kL3, .values = kL2, .head_dim = 64, .rotated = true}}) {
     const RopeDeviation deviation = RunRopeAppend(c);
     report.checks.push_back({"rope queries", deviation.queries, 6e-3});
     report.checks.push_back({"rope pages", deviation.kept, 1});

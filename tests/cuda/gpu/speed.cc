@@ -257,7 +257,8 @@ void MeasureCodec(const KvCodecCase& c, double ceiling, Report& report) {
 void MeasureAttention(const Ceilings& ceilings, Report& report) {
   for (const Shape& shape :
        {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
-        Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}}) {
+        Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}, Shape{"k3v3", kL3, kL3, 0},
+        Shape{"k3v2", kL3, kL2, 0}}) {
     for (const auto& [batch, length] :
          {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {64, 4096}, {16, 32768}}) {
       MeasureDecode(shape, batch, length, ceilings.copy, report);

@@ -139,6 +139,22 @@ TEST_F(RunnerCheckTest, LogitsThatAreOff) {
               HasSubstr("nan of their size"));
 }
 
+// In pages of few bits two good runners differ by much, but not from the same pages.
+TEST_F(RunnerCheckTest, LogitsFromTheSamePagesInFewBits) {
+  const auto grow = [](float factor) {
+    return [factor](const StepArgs& args) {
+      for (int64_t i = 0; i < args.logits.dim(1); ++i) args.logits.data[i] *= factor;
+    };
+  };
+  EXPECT_THAT(Fault(grow(1.3f)), HasSubstr("0.3 of their size off the CPU's, 0.15 may be"));
+  for (const KvDtype dtype : {KvDtype::kI4r, KvDtype::kK3v2}) {
+    layout_.dtype = dtype;
+    EXPECT_EQ(Fault([](const StepArgs&) {}), "fine");
+    EXPECT_THAT(Fault(grow(1.9f)), HasSubstr("0.9 of their size off the CPU's, 0.7 may be"));
+    EXPECT_THAT(Fault(grow(1.3f)), HasSubstr("0.3 of their size off the CPU's, 0.15 may be"));
+  }
+}
+
 // Other kernels compute many rows, and attention over many tokens.
 TEST_F(RunnerCheckTest, MistakesOfLargeStepsAndLongHistoriesShow) {
   const auto rows = [](const StepArgs& args) {

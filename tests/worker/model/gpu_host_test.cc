@@ -64,6 +64,19 @@ TEST(GpuHost, ItsPagesGoToAHostAndBack) {
   EXPECT_LT(Deviation(got, want), 2e-2);
 }
 
+// Heads in groups, as the small model that the GPU is checked with has them, too.
+TEST(GpuHost, TheCheckTakesEveryFormat) {
+  ModelConfig config = TinyConfig();
+  config.heads = 8;
+  config.head_dim = 128;
+  const Weights weights = RandomWeights(config, 3, 0.2f);
+  for (const KvDtype dtype : kKvDtypes) {
+    GpuOptions options = Options();
+    options.dtype = dtype;
+    EXPECT_EQ(Message(OpenGpuHost(weights, options).status()), "") << KvDtypeName(dtype);
+  }
+}
+
 TEST(GpuHost, SaysWhatDoesNotFit) {
   const Weights weights = RandomWeights(TinyConfig(), 3);
   GpuOptions options = Options();

@@ -14,6 +14,7 @@
 
 #include "kernels/cuda/attention_params.h"
 #include "kernels/cuda/device/attention/kv_tile.cuh"
+#include "kernels/cuda/device/attention/rotated_store.cuh"
 
 namespace penstock::cuda {
 
@@ -449,6 +450,14 @@ struct AttentionBlock {
   }
 
   PENSTOCK_DEVICE void Store() {
+    if constexpr (IsLevels(Shape::kValues)) {
+      StoreRotated(*this);
+    } else {
+      StoreRows();
+    }
+  }
+
+  PENSTOCK_DEVICE void StoreRows() {
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL

@@ -36,9 +36,12 @@ void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void*
   Launch(&NarrowAttentionKernel<kKeys, kValues, kDim, kPlain>, GridOf<Narrow>(counts.items, params),
          params, stream);
   if (!HasSplits(params)) return;
-  const LaunchShape shape{
-      .x = counts.narrow, .y = params.kv.kv_heads, .z = kNarrowRows, .threads = kDim / 2};
-  Launch(&MergeSplitsKernel<kDim, kPlain>, shape, params, stream);
+  constexpr bool kRotated = IsLevels(kValues);
+  const LaunchShape shape{.x = counts.narrow,
+                          .y = params.kv.kv_heads,
+                          .z = kNarrowRows,
+                          .threads = kMergeThreads<kDim, kRotated>};
+  Launch(&MergeSplitsKernel<kDim, kPlain, kRotated>, shape, params, stream);
 }
 
 }  // namespace

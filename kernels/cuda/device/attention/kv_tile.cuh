@@ -2,7 +2,7 @@
 
 // Tiles of keys and values of a paged KV cache in shared memory, as bf16.
 
-#include "kernels/cuda/device/device.cuh"
+#include "kernels/cuda/device/levels.cuh"
 #include "kernels/cuda/kv_planes.h"
 
 namespace penstock::cuda {
@@ -131,14 +131,18 @@ struct PlaneTile {
     constexpr int kChunks = kStoredRow / 16, kRows = kThreads / kChunks, kRounds = kTokens / kRows;
     const int slot = SlotOf(from.kv, first_token), page_mask = (1 << from.kv.page_log2) - 1;
     const int head = plane.offset + from.kv_head * plane.head_stride;
-    PENSTOCK_UNROLL
-    for (int i = 0; i < kRounds; ++i) {
-      const int row = i * kRows + ThreadX() / kChunks, chunk = ThreadX() % kChunks;
-      const int group = kRows <= 16 ? i * kRows / 16 : row / 16;  // known when compiled, mostly
-      const std::byte* source = pages.PageOf(from.kv, group) + head +
-                                ((slot + row) & page_mask) * kStoredRow + chunk * 16;
-      const int at = kCodes ? row * kStoredRow + chunk * 16 : Swizzled<kRow>(row, chunk);
-      CopyAsync16(to + at, source, first_token + row < from.length);
+    if constexpr (IsLevels(kCode)) {
+      FetchLevels(from, pages, first_token, head, to);
+    } else {
+      PENSTOCK_UNROLL
+      for (int i = 0; i < kRounds; ++i) {
+        const int row = i * kRows + ThreadX() / kChunks, chunk = ThreadX() % kChunks;
+        const int group = kRows <= 16 ? i * kRows / 16 : row / 16;  // known when compiled, mostly
+        const std::byte* source = pages.PageOf(from.kv, group) + head +
+                                  ((slot + row) & page_mask) * kStoredRow + chunk * 16;
+        const int at = kCodes ? row * kStoredRow + chunk * 16 : Swizzled<kRow>(row, chunk);
+        CopyAsync16(to + at, source, first_token + row < from.length);
+      }
     }
     if constexpr (kCodes) {
       constexpr int kTokensPerChunk = 16 / ScaleBytes(kCode);
@@ -152,8 +156,30 @@ struct PlaneTile {
     }
   }
 
+  // A row of levels need not be a whole number of chunks, but the 16 rows of a group are, and lie
+  // one behind the other. The last chunk of the sequence may have rows of no token behind its own.
+  static PENSTOCK_DEVICE void FetchLevels(const KvSource& from, const TilePages<kTokens>& pages,
+                                          int first_token, int head, uint8_t* to) {
+    constexpr int kChunksOfGroup = kStoredRow;
+    static_assert(kTokens / 16 * kChunksOfGroup <= kThreads);
+    const int group = ThreadX() / kChunksOfGroup, chunk = ThreadX() % kChunksOfGroup;
+    if (group >= kTokens / 16) return;
+    const int slot = SlotOf(from.kv, first_token + 16 * group);
+    const int row = 16 * group + chunk * 16 / kStoredRow;  // the first that the chunk has a byte of
+    const std::byte* source = pages.PageOf(from.kv, group) + head + slot * kStoredRow + chunk * 16;
+    CopyAsync16(to + ThreadX() * 16, source, first_token + row < from.length);
+  }
+
   // Converts a tile that has arrived. Tokens from `valid` on are zeros, whatever their scales are.
   static PENSTOCK_DEVICE void Convert(const uint8_t* stage, int valid, uint8_t* to) {
+    if constexpr (IsLevels(kCode)) {
+      ConvertLevels(stage, valid, to);
+    } else {
+      ConvertCodes(stage, valid, to);
+    }
+  }
+
+  static PENSTOCK_DEVICE void ConvertCodes(const uint8_t* stage, int valid, uint8_t* to) {
     constexpr int kParts = kDim / 16, kRounds = kTokens * kParts / kThreads;
     constexpr bool kNibbles = kCode == KvCode::kI4;
     PENSTOCK_UNROLL
@@ -167,6 +193,27 @@ struct PlaneTile {
       const int first = kNibbles ? part : 2 * part, second = kNibbles ? part + kParts : first + 1;
       *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, first)) = words[0];
       *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, second)) = words[1];
+    }
+  }
+
+  // A thread takes eight bytes of a row, which have eight codes of each of its quarters. The scale
+  // of a row of no token is 0.
+  static PENSTOCK_DEVICE void ConvertLevels(const uint8_t* stage, int valid, uint8_t* to) {
+    constexpr int kBits = CodeBits(kCode), kParts = kDim / 32;  // parts of a row
+    static_assert(kTokens * kParts == kThreads);
+    const int row = ThreadX() / kParts, part = ThreadX() % kParts;
+    const uint8_t* codes = stage + row * kStoredRow;
+    const auto* scales = reinterpret_cast<const uint16_t*>(stage + kTokens * kStoredRow);
+    const ScaledLevels<kBits> levels(row < valid ? scales[row] : 0u);
+    const auto words = *reinterpret_cast<const Words2*>(codes + part * 8);
+    PENSTOCK_UNROLL
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      Words4 elements;
+      levels.Decode4(words.word[0] >> (2 * quarter), elements.word);
+      levels.Decode4(words.word[1] >> (2 * quarter), elements.word + 2);
+      const int chunk = quarter * kParts + part;
+      if constexpr (kBits == 3) SetSigns(codes[kDim / 4 + chunk], elements);
+      *reinterpret_cast<Words4*>(to + Swizzled<kRow>(row, chunk)) = elements;
     }
   }
 };

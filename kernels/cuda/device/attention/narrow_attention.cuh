@@ -72,19 +72,22 @@ __global__ void __launch_bounds__(NarrowShape<kKeys, kValues, kDim, kPlain>::kTh
 }
 
 // Merges the splits of narrow tiles. Grid: tiles x KV heads x rows; a thread for every two
-// elements.
-template <int kDim, bool kPlain>
-__global__ void __launch_bounds__(kDim / 2)
+// elements, or a warp for a row that is rotated back.
+template <int kDim, bool kRotated>
+constexpr int kMergeThreads = kRotated ? 32 : kDim / 2;
+template <int kDim, bool kPlain, bool kRotated>
+__global__ void __launch_bounds__(kMergeThreads<kDim, kRotated>)
     MergeSplitsKernel(const __grid_constant__ AttentionParams p) {
   constexpr int kAtOnce = 8;  // splits whose loads are under way together
+  constexpr int kElements = kDim / kMergeThreads<kDim, kRotated>;
   const AttentionTile tile = p.narrow[BlockX()];
   if (tile.sequence < 0 || tile.splits == 1) return;  // padding, or stored already
   const int kv_head = BlockY(), r = BlockZ(), rows = RowsOfNarrow(p, tile);
   if (r >= rows) return;
-  const int element = ThreadX() * 2;
-  float max = -INFINITY, sum = 0, value[2] = {0, 0};
+  const int element = ThreadX() * kElements;
+  float max = -INFINITY, sum = 0, value[kElements] = {};
   for (int first = 0; first < tile.splits; first += kAtOnce) {
-    float share_max[kAtOnce], share_sum[kAtOnce], share_value[kAtOnce][2];
+    float share_max[kAtOnce], share_sum[kAtOnce], share_value[kAtOnce][kElements];
     PENSTOCK_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
       share_sum[i] = 0;
@@ -92,24 +95,29 @@ __global__ void __launch_bounds__(kDim / 2)
       const float* share = ShareOf<kDim>(p, tile.first_share + (first + i) * rows + r, kv_head);
       share_max[i] = share[kDim];
       share_sum[i] = share[kDim + 1];
-      share_value[i][0] = share[element];
-      share_value[i][1] = share[element + 1];
+      PENSTOCK_UNROLL
+      for (int e = 0; e < kElements; ++e) share_value[i][e] = share[element + e];
     }
     PENSTOCK_UNROLL
     for (int i = 0; i < kAtOnce; ++i) {
       if (share_sum[i] == 0) continue;  // the row does not see this split
       const SplitMerge merge = MergeMaximum(max, share_max[i]);
       sum = Merged(merge, sum, share_sum[i]);
-      value[0] = Merged(merge, value[0], share_value[i][0]);
-      value[1] = Merged(merge, value[1], share_value[i][1]);
+      PENSTOCK_UNROLL
+      for (int e = 0; e < kElements; ++e) value[e] = Merged(merge, value[e], share_value[i][e]);
     }
   }
   const AttentionSequence sequence = p.sequences[tile.sequence];
   const int row = tile.first + r, head = kv_head * p.group + row % p.group;
   const float factor = OutputFactor<kPlain>(p, head, max, sum);
-  Bf16* out =
-      p.output + (sequence.first_row + row / p.group) * p.output_stride + head * kDim + element;
-  *reinterpret_cast<uint32_t*>(out) = PackBf16(value[0] * factor, value[1] * factor);
+  Bf16* out = p.output + (sequence.first_row + row / p.group) * p.output_stride + head * kDim;
+  if constexpr (kRotated) {
+    PENSTOCK_UNROLL
+    for (int e = 0; e < kElements; ++e) value[e] = Multiply(value[e], factor);
+    StoreRotatedBack(value, ThreadX(), out);
+  } else {
+    *reinterpret_cast<uint32_t*>(out + element) = PackBf16(value[0] * factor, value[1] * factor);
+  }
 }
 
 }  // namespace penstock::cuda
