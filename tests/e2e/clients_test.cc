@@ -150,51 +150,36 @@ class HarmonyModel {
   TempFolder folder_;
 };
 
+// A client of tests/e2e/python in an environment with its packages, against a model.
+void ExpectClient(const std::string& environment, const std::string& client,
+                  const std::string& model, const std::string& argument = "") {
+  const std::string scripts = SourceFolder() + "/tests/e2e/python";
+  const std::string venv = BinaryFolder() + "/../" + environment + "-venv";
+  const std::string packages =
+      environment == "openai" ? "requirements.txt" : "requirements-" + environment + ".txt";
+  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " " + packages);
+  if (!ready) GTEST_SKIP() << client << " cannot be installed here: " << made;
+  Cluster cluster({.model = model, .prefill = 1, .decode = 1});
+  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/" + client + " " +
+                                      cluster.http_endpoint() + " " + argument);
+  EXPECT_TRUE(good) << said << cluster.Logs();
+  EXPECT_TRUE(AllHold(said)) << said;
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+}
+
 TEST(Clients, CallToolsOfHarmony) {
-  const std::string scripts = SourceFolder() + "/tests/e2e/python";
-  const std::string venv = BinaryFolder() + "/../openai-venv";
-  const auto [made, ready] = RunScript(scripts + "/venv " + venv);
-  if (!ready) GTEST_SKIP() << "the clients cannot be installed here: " << made;
   const HarmonyModel model;
-  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
-  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/harmony_client.py " +
-                                      cluster.http_endpoint() + " " + model.path());
-  EXPECT_TRUE(good) << said << cluster.Logs();
-  EXPECT_TRUE(AllHold(said)) << said;
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+  ExpectClient("openai", "harmony_client.py", model.path(), model.path());
 }
 
-// An agent framework's client against a model whose template shows tools.
-void ExpectAgents(const std::string& requirements, const std::string& client) {
-  const std::string scripts = SourceFolder() + "/tests/e2e/python";
-  const std::string venv = BinaryFolder() + "/../" + requirements + "-venv";
-  const auto [made, ready] =
-      RunScript(scripts + "/venv " + venv + " requirements-" + requirements + ".txt");
-  if (!ready) GTEST_SKIP() << requirements << " cannot be installed here: " << made;
-  const ToolModel model;
-  Cluster cluster({.model = model.path(), .prefill = 1, .decode = 1});
-  const auto [said, good] =
-      RunScript(venv + "/bin/python " + scripts + "/" + client + " " + cluster.http_endpoint());
-  EXPECT_TRUE(good) << said << cluster.Logs();
-  EXPECT_TRUE(AllHold(said)) << said;
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+TEST(Clients, AgentsCallTools) { ExpectClient("agents", "agents_client.py", ToolModel().path()); }
+
+TEST(Clients, PydanticAiCallsTools) {
+  ExpectClient("pydantic-ai", "pydantic_ai_client.py", ToolModel().path());
 }
-
-TEST(Clients, AgentsCallTools) { ExpectAgents("agents", "agents_client.py"); }
-
-TEST(Clients, PydanticAiCallsTools) { ExpectAgents("pydantic-ai", "pydantic_ai_client.py"); }
 
 TEST(Clients, LmEvalScoresAndGenerates) {
-  const std::string scripts = SourceFolder() + "/tests/e2e/python";
-  const std::string venv = BinaryFolder() + "/../lm-eval-venv";
-  const auto [made, ready] = RunScript(scripts + "/venv " + venv + " requirements-lm-eval.txt");
-  if (!ready) GTEST_SKIP() << "lm-eval cannot be installed here: " << made;
-  Cluster cluster({.prefill = 1, .decode = 1});
-  const auto [said, good] = RunScript(venv + "/bin/python " + scripts + "/lm_eval_client.py " +
-                                      cluster.http_endpoint() + " " + ModelFolder());
-  EXPECT_TRUE(good) << said << cluster.Logs();
-  EXPECT_TRUE(AllHold(said)) << said;
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(20)));
+  ExpectClient("lm-eval", "lm_eval_client.py", ModelFolder(), ModelFolder());
 }
 
 // Built as a user would build it: a project of its own, that has of ours what is installed.

@@ -62,6 +62,20 @@ TEST(GpuTest, ForksQuantisedPages) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
+// Asks for a greedy answer, which is that of one process, and again when its prompt is cached.
+void CheckTwice(Cluster& cluster, LocalGenerator& local, TestRequest request) {
+  request.sampling.temperature = 0;
+  const std::vector<uint32_t> want =
+      local.Generate(request.prompt, request.sampling, request.tokens_max);
+  for (const bool cached : {false, true}) {
+    const TestAnswer answer = AskOne(cluster, request);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], want) << request.prompt.size() << " tokens";
+    EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
+    EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
+  }
+}
+
 // Pages of few bits, with rotated rows: every token is that of one process that computes the prompt
 // in one step on the same kind of GPU. The long prompt has several splits of attention.
 class FewBitsTest : public testing::TestWithParam<const char*> {};  // by format
@@ -78,17 +92,8 @@ TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
   prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
   Cluster cluster({.prefill_flags = prefill, .decode_flags = flags, .worker_suffix = "-emulated"});
   for (const int tokens : {40, kLongest}) {
-    TestRequest request =
-        MakeRequest(tokens, local.vocab(), static_cast<uint32_t>(tokens), /*tokens_max=*/6);
-    request.sampling.temperature = 0;
-    const std::vector<uint32_t> want =
-        local.Generate(request.prompt, request.sampling, request.tokens_max);
-    for (const bool cached : {false, true}) {
-      const TestAnswer answer = AskOne(cluster, request);
-      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-      EXPECT_EQ(answer.tokens[0], want) << tokens;
-      EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
-    }
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
   }
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
@@ -116,17 +121,7 @@ TEST_P(DegreesTest, WorkTogether) {
     Cluster cluster({.prefill_flags = OnGpus(GetParam().first),
                      .decode_flags = OnGpus(GetParam().second),
                      .worker_suffix = "-emulated"});
-    TestRequest request = MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4);
-    request.sampling.temperature = 0;
-    const std::vector<uint32_t> want =
-        local.Generate(request.prompt, request.sampling, request.tokens_max);
-    for (const bool cached : {false, true}) {
-      const TestAnswer answer = AskOne(cluster, request);
-      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-      EXPECT_EQ(answer.tokens[0], want);
-      EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
-      EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
-    }
+    CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4));
     EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
   }
   EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
