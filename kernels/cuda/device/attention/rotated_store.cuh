@@ -7,8 +7,11 @@
 
 namespace penstock::cuda {
 
+// attention.cuh has both.
 template <class Shape>
 struct AttentionBlock;
+template <bool kPlain>
+PENSTOCK_DEVICE float OutputFactor(const AttentionParams& p, int head, float max, float sum);
 
 // Rotates a row back that lies in a warp as Hadamard specifies, and stores it.
 template <int kElements>
