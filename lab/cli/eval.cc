@@ -9,7 +9,6 @@
 #include "lab/eval/kv_eval.h"
 #include "lab/eval/kv_source.h"
 #include "lab/eval/weights_eval.h"
-#include "model/checkpoint/checkpoint.h"
 
 namespace penstock {
 namespace {
@@ -26,10 +25,8 @@ absl::StatusOr<std::string> Calibrate(const CalibrateOptions& options) {
                                  options.threads > 0 ? options.threads : cores));
   const KvCalibration calibration = MeasureCalibration(sample);
   RETURN_IF_ERROR(calibration.Save(options.model));
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(options.model));
   if (!sample.layout.HasLatents()) {
-    RETURN_IF_ERROR(
-        MeasureKeyMeans(sample, checkpoint.config()).Save(options.model, checkpoint.config()));
+    RETURN_IF_ERROR(MeasureKeyMeans(sample).Save(options.model, sample.config));
   }
   return fmt::format("{}: calibrated on {} tokens, id {:#x}", options.model,
                      sample.blocks * sample.layout.block_tokens, calibration.id());

@@ -53,8 +53,9 @@ void Unrotate(const RopeConfig& rope, std::span<const float> frequencies, int32_
   ActiveSimd().rope(key.data(), cosines.data(), sines.data(), static_cast<int64_t>(pairs));
 }
 
-std::vector<float> LayerKeyMeans(const KvSample& sample, const ModelConfig& config, int32_t layer) {
+std::vector<float> LayerKeyMeans(const KvSample& sample, int32_t layer) {
   const KvLayout& layout = sample.layout;
+  const ModelConfig& config = sample.config;
   const auto dims = static_cast<size_t>(config.head_dim);
   const LayerRope which = config.RopeOf(layer);
   const RopeConfig& rope = which == LayerRope::kLocal ? config.local_rope : config.rope;
@@ -108,7 +109,11 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
   ThreadPool pool(std::max(1, threads));
   TransformerRunner runner(loaded.weights, {.threads = &pool}, kPrefillChunk);
   const int32_t block_tokens = runner.kv_layout().block_tokens;
-  KvSample sample{.layout = runner.kv_layout(), .blocks = 0, .positions = {}, .pages = {}};
+  KvSample sample{.config = loaded.weights.config,
+                  .layout = runner.kv_layout(),
+                  .blocks = 0,
+                  .positions = {},
+                  .pages = {}};
   const int64_t capacity = (tokens_max + block_tokens - 1) / block_tokens;
   sample.pages = Buffer(static_cast<size_t>(capacity) * sample.layout.BlockStride());
   const PagedKv kv{sample.pages.as<std::byte>(), capacity, sample.layout};
@@ -140,10 +145,10 @@ absl::StatusOr<std::vector<uint32_t>> TokensOf(const Tokenizer& tokenizer,
   return tokens;
 }
 
-KeyMeans MeasureKeyMeans(const KvSample& sample, const ModelConfig& config) {
+KeyMeans MeasureKeyMeans(const KvSample& sample) {
   KeyMeans means;
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
-    means.layers.push_back(LayerKeyMeans(sample, config, layer));
+  for (int32_t layer = 0; layer < sample.config.layers; ++layer) {
+    means.layers.push_back(LayerKeyMeans(sample, layer));
   }
   return means;
 }

@@ -16,6 +16,7 @@ namespace penstock {
 
 // Real keys and values: what a model's prefill leaves in its pages, block after block.
 struct KvSample {
+  ModelConfig config;
   KvLayout layout;
   int64_t blocks = 0;              // full ones, of several documents
   std::vector<int32_t> positions;  // of the first token of each block
@@ -33,7 +34,7 @@ absl::StatusOr<KvSample> PrefillSample(const std::string& model, const std::stri
                                        int64_t tokens_max, int32_t threads);
 
 // The means of a model's keys before RoPE, from a sample of its KV. Pages of latents have none.
-KeyMeans MeasureKeyMeans(const KvSample& sample, const ModelConfig& config);
+KeyMeans MeasureKeyMeans(const KvSample& sample);
 
 // The codecs' calibration for the model, from a sample of its KV.
 KvCalibration MeasureCalibration(const KvSample& sample);
