@@ -72,7 +72,7 @@ class Writer {
 
   std::string Body() {
     if (rules_.calls == Calls::kAllowed || rules_.calls == Calls::kRequired) WriteCalls();
-    const std::string content = Content();
+    std::string content = Content();
     switch (rules_.calls) {
       case Calls::kNone:
       case Calls::kForbidden:

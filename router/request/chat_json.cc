@@ -49,7 +49,8 @@ void ShowReasoning(const v1::Message& message, const ServedModel& model, ChatJso
   json["reasoning_content"] = message.reasoning();
   const ReasoningNotation* notation = model.output.reasoning;
   if (notation == nullptr || notation->shown_in.empty()) return;
-  const bool has_content = json["content"].is_string() && json["content"] != "";
+  const bool has_content =
+      json["content"].is_string() && !json["content"].get_ref<const std::string&>().empty();
   if (message.tool_calls().empty() || !has_content) json[notation->shown_in] = message.reasoning();
 }
 
