@@ -314,7 +314,8 @@ TEST(OutputGrammar, AllowsCallsBehindMessages) {
   for (const std::string& before : {std::string(), thought, thought + thought}) {
     EXPECT_TRUE(Allows(allowed, before + kHarmonyStop));
     EXPECT_TRUE(Allows(allowed, before + preamble + kHarmonyStop));
-    const std::string twice = before + preamble + before;
+    std::string twice = before + preamble;
+    twice += before;
     EXPECT_TRUE(Allows(allowed, twice + kFinal + "Hi!"));
     EXPECT_TRUE(Allows(required, before + kHarmonyStop));
     EXPECT_FALSE(Allows(required, before + preamble));
