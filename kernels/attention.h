@@ -41,8 +41,8 @@ class AttentionScratch {
   Buffer memory_;
 };
 
-// What centred keys of a layer (KvPageFormat::centred) leave out: a mean for each KV head, rotated
-// to a key's position.
+// The mean of each KV head of a layer. Centred keys (KvPageFormat::centred) do not contain it.
+// Attention rotates it to a key's position and adds it to the key.
 struct KeyCentre {
   View<const float, 2> means;           // [kv_heads, head_dim]; no elements: nothing is left out
   View<const float, 2> cosines, sines;  // [positions, rotated pairs]

@@ -53,7 +53,7 @@ class PageResidency {
   // leave at the next pass, before it is used, and what each token reads gains more passes than
   // the hand makes for a token.
   static constexpr uint8_t kOut = 0, kExpected = 1, kUse = 2;
-  // Some of the unit is in memory, of which nobody told.
+  // Some of the unit is in memory, though no call has said that it was read.
   static constexpr uint8_t kUntold = kMax + 1;
   static bool IsOut(uint8_t uses) { return uses == kOut || uses == kUntold; }
 

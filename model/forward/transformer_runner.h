@@ -61,7 +61,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
                                    BlendedTokens& blended);
   void DropRows(const StepArgs& args, Batch& batch);
   void MoveRow(int64_t from, int64_t to);
-  // Of a layer of centred pages; without elements for other pages, and for a layer without means.
+  // The means of a layer's keys. Empty if the pages are not centred or the layer has no means.
   KeyCentre CentreOf(const PagedKv& kv, int32_t layer) const;
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void TellDone(const StepArgs& args, int32_t done) const;
