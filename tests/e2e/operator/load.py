@@ -27,6 +27,12 @@ def prompts(count, seed):
     return made
 
 
+def long_prompts(count, seed):
+    """Requests that are nearly all work of prefill workers."""
+    return [{**request, "prompt": f"{seed}: " + request["prompt"] * (2500 // len(request["prompt"])), "max_tokens": 4, "n": 1}
+            for request in prompts(count, seed)]
+
+
 def read_answer(response):
     """Token ids of every choice, from an answer that ends as it should."""
     if response.getheader("content-type") == "application/json":

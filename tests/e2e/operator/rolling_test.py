@@ -8,10 +8,11 @@ import signal
 import unittest
 import urllib.request
 
-from load import Load, prompts
+from load import Load, long_prompts, prompts
 from operations import Cluster, Server, eventually
 
 REQUESTS, CLIENTS = 24, 6
+LONG_REQUESTS, LONG_CLIENTS = 6, 2  # keep prefill workers busy while answers are long
 AFTER = 6  # answers that are awaited behind each restart
 
 
@@ -62,16 +63,20 @@ class RollingRestart(unittest.TestCase):
 
     def test_no_request_is_lost_and_no_token_changes(self):
         self.logs = {}
-        load = Load([router.http() for router in self.routers], prompts(REQUESTS, seed=8), CLIENTS)
+        endpoints = [router.http() for router in self.routers]
+        load = Load(endpoints, prompts(REQUESTS, seed=8), CLIENTS)
+        long_load = Load(endpoints, long_prompts(LONG_REQUESTS, seed=9), LONG_CLIENTS, salted=True)
         try:
             for server in [*self.cluster.workers, *self.routers]:
                 self.restart(server)
                 done = load.done
                 eventually(lambda: load.done >= done + AFTER or load.failed, what=f"answers after {server.name}")
-                self.assertEqual(load.failed, [], f"after {server.name}: {self.logs[server.name]}")
+                self.assertEqual(load.failed + long_load.failed, [], f"after {server.name}: {self.logs[server.name]}")
         finally:
             load.stop()
-        self.assertEqual(load.failed, [])
+            long_load.stop()
+        self.assertGreater(long_load.done, LONG_REQUESTS)
+        self.assertEqual(load.failed + long_load.failed, [])
         self.assertGreater(load.done, AFTER * 6)
         moved = sum(int(count) for name in ("decode-0", "decode-1")
                     for count in re.findall(r"event=draining state=done .* moved=(\d+)", self.logs[name]))
