@@ -6,6 +6,7 @@
 #include "lab/cli/commands.h"
 #include "lab/decoding/blend_bench.h"
 #include "lab/decoding/eviction_bench.h"
+#include "lab/decoding/limited_pool_bench.h"
 #include "lab/decoding/paging_bench.h"
 #include "lab/decoding/speculative.h"
 #include "lab/decoding/structured.h"
@@ -46,6 +47,10 @@ Rows RunKvPolicySuite(const BenchOptions& options, const OnProgress& progress) {
   ASSIGN_OR_RETURN(const BenchRow blend,
                    RunBlendBench({.threads = options.threads, .rounds = options.rounds}, progress));
   rows.push_back(blend);
+  ASSIGN_OR_RETURN(
+      const std::vector<BenchRow> limited,
+      RunLimitedPoolBench({.threads = options.threads, .rounds = options.rounds}, progress));
+  rows.insert(rows.end(), limited.begin(), limited.end());
   ASSIGN_OR_RETURN(
       const std::vector<BenchRow> paging,
       RunPagingBench({.directory = options.directory, .threads = options.threads}, progress));

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <future>
 #include <memory>
 #include <optional>
 #include <thread>
 
 #include "decode_worker/engine/decode_engine.h"
 #include "kernels/cpu/thread_pool.h"
+#include "lab/decoding/awaited_answer.h"
 #include "lab/decoding/scripted_models.h"
 #include "lab/micro/kernels_model.h"
 #include "model/forward/transformer_runner.h"
@@ -39,22 +39,6 @@ struct Drafters {
   std::optional<double> record = {};
 
   bool any() const { return ngrams || draft != nullptr || mtp > 0; }
-};
-
-// The end of one session.
-class AnswerEnd final : public DecodeSink {
- public:
-  void OnToken(v1::TokenOut token) override { tokens_.push_back(token.token()); }
-  void OnFirst(v1::FirstTokens) override {}
-  void OnEnd(absl::Status status) override { end_.set_value(std::move(status)); }
-  absl::StatusOr<Tokens> Await() {
-    RETURN_IF_ERROR(end_.get_future().get());
-    return tokens_;
-  }
-
- private:
-  Tokens tokens_;
-  std::promise<absl::Status> end_;
 };
 
 class Bench {
@@ -94,9 +78,9 @@ class Bench {
                          .draft_tokens = drafters.any() ? kDraftTokens : 0,
                          .draft_rows = drafters.any() ? kDraftRows : 0,
                          .ngrams = drafters.ngrams});
-    std::vector<std::shared_ptr<AnswerEnd>> ends;
+    std::vector<std::shared_ptr<AwaitedAnswer>> ends;
     for (int i = 0; i < sequences; ++i) {
-      ends.push_back(std::make_shared<AnswerEnd>());
+      ends.push_back(std::make_shared<AwaitedAnswer>(clock_));
       ASSIGN_OR_RETURN(DecodeJob job, JobOf(script, i));
       job.sink = ends.back();
       engine.Add(std::move(job));
