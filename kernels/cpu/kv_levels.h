@@ -113,46 +113,60 @@ struct ScaledLevels {
   uint16_t bits[kCount];  // of bf16
 };
 
+// Elements that are decoded together: two vectors' worth of floats, but no more than have their
+// bits in the same place of a byte.
+template <int kFixed>
+constexpr int kLevelLanes = kFixed / 4 < 2 * kLanes ? kFixed / 4 : 2 * kLanes;
+template <int kCount>
+struct LevelLanes {
+  typedef uint16_t Halves __attribute__((vector_size(2 * kCount)));
+  typedef uint8_t Bytes __attribute__((vector_size(kCount)));
+};
+
 // For each lane, b where its mask is all ones, a where it is 0.
-template <class T>
-inline HalfLanes Choose(HalfLanes mask, T a, T b) {
+template <class Halves, class T>
+inline Halves Choose(Halves mask, T a, T b) {
   return (mask & static_cast<T>(a ^ b)) ^ a;
 }
 
-inline HalfLanes MagnitudesOf(HalfLanes code, const ScaledLevels<2>& level) {
+template <class Halves>
+inline Halves MagnitudesOf(Halves code, const ScaledLevels<2>& level) {
   return Choose(0 - (code & 1), level.bits[0], level.bits[1]);
 }
-inline HalfLanes MagnitudesOf(HalfLanes code, const ScaledLevels<3>& level) {
-  const HalfLanes odd = 0 - (code & 1);
+template <class Halves>
+inline Halves MagnitudesOf(Halves code, const ScaledLevels<3>& level) {
+  const Halves odd = 0 - (code & 1);
   return Choose(0 - ((code >> 1) & 1), Choose(odd, level.bits[0], level.bits[1]),
                 Choose(odd, level.bits[2], level.bits[3]));
 }
 
-// The sign bits of elements d and the next, from a bit for each element.
-template <std::size_t... kLane>
-inline HalfLanes SignsAt(const uint8_t* signs, int d, std::index_sequence<kLane...>) {
-  uint16_t word = static_cast<uint16_t>(signs[d / 8] >> (d % 8));
-  if constexpr (kLanes == 16) word = static_cast<uint16_t>(word | signs[d / 8 + 1] << 8);
-  const HalfLanes bit = {static_cast<uint16_t>(1u << kLane)...};
-  return (HalfLanes)((bit & word) != 0) & 0x8000;
+// The sign bits of consecutive elements, from a bit for each element.
+template <class Halves, std::size_t... kLane>
+inline Halves SignsAt(const uint8_t* signs, std::index_sequence<kLane...>) {
+  const Halves bit = {static_cast<uint16_t>(1u << (kLane % 16))...};
+  uint16_t word[(sizeof...(kLane) + 15) / 16];
+  __builtin_memcpy(word, signs, sizeof...(kLane) / 8);
+  const Halves words = {word[kLane / 16]...};
+  return (Halves)((words & bit) != 0) & 0x8000;
 }
 
 template <int kBits, int kFixed>
 inline void DecodeLevelRow(const uint8_t* codes, const ScaledLevels<kBits>& level, Bf16* values) {
-  constexpr int kQuarter = kFixed / 4;
+  constexpr int kQuarter = kFixed / 4, kCount = kLevelLanes<kFixed>;
+  using Halves = typename LevelLanes<kCount>::Halves;
   PENSTOCK_UNROLL_LANES
-  for (int part = 0; part < 4; ++part) {
+  for (int j = 0; j < kQuarter; j += kCount) {
+    typename LevelLanes<kCount>::Bytes packed;
+    __builtin_memcpy(&packed, codes + j, sizeof(packed));
+    const Halves wide = __builtin_convertvector(packed, Halves);
     PENSTOCK_UNROLL_LANES
-    for (int j = 0; j < kQuarter; j += kLanes) {
-      ByteLanes packed;
-      __builtin_memcpy(&packed, codes + j, sizeof(packed));
-      const HalfLanes code =
-          __builtin_convertvector(packed, HalfLanes) >> static_cast<uint16_t>(2 * part);
+    for (int part = 0; part < 4; ++part) {
+      const Halves code = wide >> static_cast<uint16_t>(2 * part);
       const int d = part * kQuarter + j;
-      HalfLanes bits = MagnitudesOf(code, level);
+      Halves bits = MagnitudesOf(code, level);
       if constexpr (kBits == 2) bits |= (code & 2) << 14;
       if constexpr (kBits == 3) {
-        bits |= SignsAt(codes + kQuarter, d, std::make_index_sequence<kLanes>());
+        bits |= SignsAt<Halves>(codes + kQuarter + d / 8, std::make_index_sequence<kCount>());
       }
       __builtin_memcpy(static_cast<void*>(values + d), &bits, sizeof(bits));
     }

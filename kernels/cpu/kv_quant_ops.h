@@ -252,24 +252,69 @@ void EncodeF8(const Bf16* values, int64_t rows, int dims, F8Format format, uint8
   }
 }
 
+// Decodes codes of any scale. (Not NaN's, which is no code.)
+template <F8Format kFormat>
+inline void DecodeF8Row(const uint8_t* __restrict codes, float scale, int dims,
+                        Bf16* __restrict values) {
+  using Format = F8<kFormat>;
+  constexpr uint32_t kExponentMask = 0x7fu >> Format::kMantissa << Format::kMantissa;
+  for (int i = 0; i < dims; ++i) {
+    const uint32_t code = codes[i];
+    // Subnormal code: take the least normal value with this mantissa and subtract the least
+    // normal value.
+    const bool small = (code & kExponentMask) == 0;
+    const uint32_t bits = ((code & 0x7fu) << Format::kShift) +
+                          (static_cast<uint32_t>(127 - Format::kBias) << 23) +
+                          (small ? 1u << 23 : 0u);
+    const float magnitude = FloatOf(bits) - (small ? FloatOf(Format::kLeastNormal) : 0.0f);
+    const uint32_t value = BitsOf(magnitude * scale) | (code & 0x80u) << 24;
+    values[i].bits = Round(FloatOf(value));
+  }
+}
+
+// The lowest and the highest exponent field of scales with which every code is a normal bf16 or 0.
+template <F8Format kFormat>
+constexpr int kPlainScaleMin = F8<kFormat>::kBias + F8<kFormat>::kMantissa;
+template <F8Format kFormat>
+constexpr int kPlainScaleMax = 254 - F8<kFormat>::kTop - 1;
+
+// The same for a scale that is a power of two, with an exponent field in that range, in integers.
+template <F8Format kFormat>
+inline void DecodePlainF8Row(const uint8_t* __restrict codes, int scale_field, int dims,
+                             Bf16* __restrict values) {
+  using Format = F8<kFormat>;
+  constexpr int kShift = 7 - Format::kMantissa;
+  const auto offset = static_cast<uint16_t>((scale_field - Format::kBias) << 7);
+  for (int i = 0; i < dims; ++i) {
+    const uint16_t code = codes[i];
+    const auto magnitude = static_cast<uint16_t>(code & 0x7f);
+    // A subnormal code is its mantissa times 2^(1 - kBias - kMantissa): the greatest power of two
+    // in it becomes the exponent.
+    const uint16_t one = (1 - Format::kMantissa) * 128;
+    const auto two = static_cast<uint16_t>(((2 - Format::kMantissa) << 7) + ((magnitude & 1) << 6));
+    const auto four =
+        static_cast<uint16_t>(((3 - Format::kMantissa) << 7) + ((magnitude & 3) << 5));
+    uint16_t bits = static_cast<uint16_t>(magnitude << kShift);
+    if constexpr (Format::kMantissa == 3) bits = magnitude < 8 ? four : bits;
+    bits = magnitude < 4 ? two : bits;
+    bits = magnitude < 2 ? one : bits;
+    bits = static_cast<uint16_t>(bits + offset);
+    bits = magnitude == 0 ? uint16_t{0} : bits;
+    values[i].bits = static_cast<uint16_t>(bits | (code & 0x80) << 8);
+  }
+}
+
 template <F8Format kFormat>
 inline void DecodeF8Rows(const uint8_t* __restrict codes, const Bf16* scales, int64_t rows,
                          int dims, Bf16* __restrict values) {
-  using Format = F8<kFormat>;
-  constexpr uint32_t kExponentMask = 0x7fu >> Format::kMantissa << Format::kMantissa;
   for (int64_t r = 0; r < rows; ++r, values += dims, codes += dims) {
-    const float scale = Widen(scales[r].bits);
-    for (int i = 0; i < dims; ++i) {
-      const uint32_t code = codes[i];
-      // Subnormal code: take the least normal value with this mantissa and subtract the least
-      // normal value.
-      const bool small = (code & kExponentMask) == 0;
-      const uint32_t bits = ((code & 0x7fu) << Format::kShift) +
-                            (static_cast<uint32_t>(127 - Format::kBias) << 23) +
-                            (small ? 1u << 23 : 0u);
-      const float magnitude = FloatOf(bits) - (small ? FloatOf(Format::kLeastNormal) : 0.0f);
-      const uint32_t value = BitsOf(magnitude * scale) | (code & 0x80u) << 24;
-      values[i].bits = Round(FloatOf(value));
+    const int field = scales[r].bits >> 7;  // with the sign, so that negative scales are not plain
+    const bool plain = (scales[r].bits & 0x7f) == 0 && field >= kPlainScaleMin<kFormat> &&
+                       field <= kPlainScaleMax<kFormat>;
+    if (plain) {
+      DecodePlainF8Row<kFormat>(codes, field, dims, values);
+    } else {
+      DecodeF8Row<kFormat>(codes, Widen(scales[r].bits), dims, values);
     }
   }
 }

@@ -239,6 +239,29 @@ TEST_P(QuantTest, FloatsOfEightBitsAreTheNearest) {
   }
 }
 
+// Scales from another machine need not be what encode_f8 chooses.
+TEST_P(QuantTest, FloatsOfEightBitsHaveAnyScale) {
+  const ScopedIsa scope(GetParam());
+  std::vector<uint8_t> codes(256);
+  std::iota(codes.begin(), codes.end(), uint8_t{0});
+  std::vector<Bf16> back(codes.size());
+  for (const F8Format format : {F8Format::kE4m3, F8Format::kE5m2}) {
+    const int top = format == F8Format::kE4m3 ? 0x7e : 0x7b;
+    for (uint32_t bits = 0; bits < 0x10000; bits += bits % 128 == 0 ? 1 : 127) {
+      const Bf16 scale{static_cast<uint16_t>(bits)};
+      if (!std::isfinite(ToFloat(scale))) continue;
+      ActiveKvQuantOps().decode_f8(codes.data(), &scale, 1, 256, format, back.data());
+      for (int code = 0; code < 256; ++code) {
+        const auto value = static_cast<float>(std::fabs(F8Value(format, code)) * ToFloat(scale));
+        if ((code & 0x7f) > top || !std::isfinite(value)) continue;
+        const uint16_t sign = code < 128 ? 0 : 0x8000;
+        ASSERT_EQ(back[static_cast<size_t>(code)].bits, ToBf16(value).bits | sign)
+            << code << " " << bits;
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Isa, QuantTest, testing::ValuesIn(SupportedIsas()), TestName);
 
 }  // namespace
