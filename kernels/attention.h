@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <span>
 
+#include "kernels/bf16.h"
 #include "kernels/buffer.h"
 #include "kernels/device.h"
 #include "kernels/paged_kv.h"
@@ -25,27 +26,50 @@ struct AttentionSequence {
 };
 
 // Owns the scratch memory of Attention: one region per thread for tiles of queries, keys, values
-// and scores. Used by one call of Attention at a time.
+// and scores. Used by one call of Attention at a time. `centred`: also for pages with centred keys.
 class AttentionScratch {
  public:
   AttentionScratch() = default;
-  AttentionScratch(int32_t head_dim, int threads);
+  AttentionScratch(int32_t head_dim, int threads, bool centred = false);
 
   std::byte* thread(int index) const { return memory_.as<std::byte>() + index * stride_; }
   int32_t head_dim() const { return head_dim_; }
+  bool centred() const { return centred_; }
   size_t bytes() const { return memory_.bytes(); }
 
  private:
   int32_t head_dim_ = 0;
+  bool centred_ = false;
   size_t stride_ = 0;
   Buffer memory_;
 };
 
-// The mean of each KV head of a layer. Centred keys (KvPageFormat::centred) do not contain it.
-// Attention rotates it to a key's position and adds it to the key.
+// The cosines and sines of a rotation at every position, in bf16, as attention multiplies queries
+// with them: 2 * head_dim bytes a position. Any thread.
+class PositionAngles {
+ public:
+  PositionAngles() = default;
+  // [positions, rotated pairs], with at most head_dim / 2 pairs.
+  PositionAngles(View<const float, 2> cosines, View<const float, 2> sines, int32_t head_dim);
+
+  // Positions [64 * tile, 64 * tile + 64) as SimdOps::pack_keys packs keys: a row has the cosines,
+  // the sines, and ones for the elements that are not rotated.
+  const Bf16* tile(int64_t tile) const { return panels_.as<Bf16>() + tile * tile_elements_; }
+  int64_t pairs() const { return pairs_; }
+  size_t bytes() const { return panels_.bytes(); }
+
+ private:
+  int64_t pairs_ = 0;
+  int64_t tile_elements_ = 0;
+  Buffer panels_;
+};
+
+// The mean of each KV head of a layer, which centred keys (KvPageFormat::centred) do not contain. A
+// query's product with the mean at a key's position is a sum of that position's cosines and sines,
+// whose factors depend on the query alone. Attention adds it to the key's score.
 struct KeyCentre {
-  View<const float, 2> means;           // [kv_heads, head_dim]; no elements: nothing is left out
-  View<const float, 2> cosines, sines;  // [positions, rotated pairs]
+  View<const float, 2> means = {};         // [kv_heads, head_dim]; no elements: nothing is left out
+  const PositionAngles* angles = nullptr;  // of all positions; not owned
 };
 
 struct AttentionArgs {

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "base/check.h"
 #include "kernels/attention.h"
@@ -26,7 +27,7 @@ int64_t Panels(int64_t columns) { return (columns + kTileColumns - 1) / kTileCol
 
 // The scratch memory of one thread, divided into its arrays. Sizes are multiples of 64 bytes.
 struct Workspace {
-  Workspace(std::byte* memory, int64_t head_dim) {
+  Workspace(std::byte* memory, int64_t head_dim, bool centred) {
     auto next = reinterpret_cast<uintptr_t>(memory);
     const auto take = [&next](int64_t size) {
       return reinterpret_cast<std::byte*>(std::exchange(next, next + static_cast<uintptr_t>(size)));
@@ -36,9 +37,9 @@ struct Workspace {
     values = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     key_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
     value_rows = reinterpret_cast<Bf16*>(take(kKvTile * padded * 2));
-    centred_rows = reinterpret_cast<float*>(take(2 * kKvTile * padded * 4));
     zeros = reinterpret_cast<const Bf16*>(take(padded * 2));
     queries = take(kMaxBlocks * kTileRows * padded * 4);
+    centre_queries = take(centred ? kMaxBlocks * kTileRows * padded * 4 : 0);
     output = reinterpret_cast<float*>(take(kMaxBlocks * kTileRows * padded * 4));
     scores = reinterpret_cast<float*>(take(kScorePanels * kTileFloats * 4));
     weights = take(kTileRows * kKvTile * 4);
@@ -52,13 +53,13 @@ struct Workspace {
   Bf16* values;    // panels [head_dim / 32][32][32][2]
   Bf16* key_rows;  // decoded rows of quantised pages, [64][head_dim]
   Bf16* value_rows;
-  float* centred_rows;  // [2][64][head_dim]: means at their positions, and decoded keys
-  const Bf16* zeros;    // never written: stands for positions without a page
-  std::byte* queries;   // activations, per block [head_dim / 2][rows][2]
-  float* output;        // per block [head_dim / 32][rows][32], before the division by sum
-  float* scores;        // of one block [2][rows][32]
-  std::byte* weights;   // activations of one block [rows][64]
-  float* max;           // running maximum per row
+  const Bf16* zeros;          // never written: stands for positions without a page
+  std::byte* queries;         // activations, per block [head_dim / 2][rows][2]
+  std::byte* centre_queries;  // the same, for the product with PositionAngles
+  float* output;              // per block [head_dim / 32][rows][32], before the division by sum
+  float* scores;              // of one block [2][rows][32]
+  std::byte* weights;         // activations of one block [rows][64]
+  float* max;                 // running maximum per row
   float* sum;
   int64_t* positions;
   size_t bytes;
@@ -115,7 +116,7 @@ class Task {
     TileForm form = FirstOf(FirstAttended(Position(0)) / kKvTile);
     Find(form);
     while (form.tile <= last_tile) {
-      Decode(form.tile);
+      Decode();
       simd_.pack_keys(next_.keys, head_dim_, work_.keys);
       simd_.pack_values(next_.values, value_dim_, work_.values);
       const TileForm after = After(form);
@@ -150,9 +151,10 @@ class Task {
     if (!form.recent && both) return {.tile = form.tile, .recent = true};
     return FirstOf(form.tile + 1);
   }
-  std::byte* Queries(int64_t block) const {
-    return work_.queries + FirstRow(block) * head_dim_ * simd_.activation_bytes;
+  int64_t QueriesAt(int64_t block) const {
+    return FirstRow(block) * head_dim_ * simd_.activation_bytes;
   }
+  bool centred() const { return args_.centre.means.data != nullptr; }
   float* Output(int64_t block) const {
     return work_.output + FirstRow(block) * Panels(value_dim_) * kTileColumns;
   }
@@ -161,14 +163,15 @@ class Task {
   int64_t Head(int64_t row) const { return first_head_ + row % group_; }
 
   void LoadQueries();
+  float* GatherQueries(int64_t block) const;
+  void ToCentreFactors(float* query) const;
   void BeginSums();
   void Find(const TileForm& form);
   void AddRun(const KvRun& run);
-  void Decode(int64_t tile);
-  void AddCentre(const KvRun& run, int64_t position);
+  void Decode();
   void Prefetch(int64_t points);
   void AddTile(const TileForm& form, int64_t block);
-  void Scores(int64_t block, int rows);
+  void Scores(const TileForm& form, int64_t block, int rows);
   void Softmax(const TileForm& form, int64_t block, int rows);
   void StoreOutput();
 
@@ -200,22 +203,47 @@ class Task {
 };
 
 void Task::LoadQueries() {
-  // Collects the queries of a block, which lie one batch row apart, in the output's memory: the
-  // output is unused until the first tile.
   for (int64_t block = 0; block < blocks_; ++block) {
-    float* gathered = Output(block);
-    for (int r = 0; r < Rows(block); ++r) {
-      const int64_t row = FirstRow(block) + r;
-      std::copy_n(args_.queries.row(Row(row)) + Head(row) * head_dim_, head_dim_,
-                  gathered + r * head_dim_);
+    const int rows = Rows(block);
+    if (centred()) {
+      float* factors = GatherQueries(block);
+      for (int r = 0; r < rows; ++r) ToCentreFactors(factors + r * head_dim_);
+      simd_.pack_rows(factors, head_dim_, rows, 0, head_dim_,
+                      work_.centre_queries + QueriesAt(block));
     }
+    float* queries = GatherQueries(block);
     if (args_.kv.layout.IsRotated(KvPlane::kKeys)) {
-      cpu::RotateRows(gathered, Rows(block), static_cast<int32_t>(head_dim_));
+      cpu::RotateRows(queries, rows, static_cast<int32_t>(head_dim_));
     }
-    simd_.pack_rows(gathered, head_dim_, Rows(block), 0, head_dim_, Queries(block));
+    simd_.pack_rows(queries, head_dim_, rows, 0, head_dim_, work_.queries + QueriesAt(block));
   }
   std::fill_n(work_.output, rows_ * Panels(value_dim_) * kTileColumns, 0.0f);
   BeginSums();
+}
+
+// Collects the queries of a block, which lie one batch row apart, in the output's memory: the
+// output is unused until the first tile.
+float* Task::GatherQueries(int64_t block) const {
+  float* gathered = Output(block);
+  for (int r = 0; r < Rows(block); ++r) {
+    const int64_t row = FirstRow(block) + r;
+    std::copy_n(args_.queries.row(Row(row)) + Head(row) * head_dim_, head_dim_,
+                gathered + r * head_dim_);
+  }
+  return gathered;
+}
+
+// Replaces a query by the factors of a position's cosines, sines and ones in its product with the
+// mean at that position.
+void Task::ToCentreFactors(float* query) const {
+  const float* mean = args_.centre.means.row(kv_head_);
+  const int64_t pairs = args_.centre.angles->pairs();
+  for (int64_t i = 0; i < pairs; ++i) {
+    const float first = query[i], second = query[pairs + i];
+    query[i] = first * mean[i] + second * mean[pairs + i];
+    query[pairs + i] = second * mean[i] - first * mean[pairs + i];
+  }
+  for (int64_t d = 2 * pairs; d < head_dim_; ++d) query[d] *= mean[d];
 }
 
 // A sink is the first score of its rows, with the weight exp(sink - max) = 1.
@@ -284,7 +312,7 @@ void Task::AddRun(const KvRun& run) {
 }
 
 // Decodes the tile's rows of quantised pages. The result stays in the first-level cache.
-void Task::Decode(int64_t tile) {
+void Task::Decode() {
   if (next_.plain) return;
   for (int64_t i = 0; i < next_.run_count; ++i) {
     const KvRun& run = next_.runs[i];
@@ -293,31 +321,9 @@ void Task::Decode(int64_t tile) {
                 .kv_head = static_cast<int32_t>(kv_head_),
                 .slot = run.slot};
     cpu::LoadKvRows(args_.kv, at, run.count, work_.key_rows + run.token * head_dim_);
-    if (args_.centre.means.data != nullptr) AddCentre(run, tile * kKvTile + run.token);
     at.plane = KvPlane::kValues;
     cpu::LoadKvRows(args_.kv, at, run.count, work_.value_rows + run.token * head_dim_);
   }
-}
-
-// Adds the mean of keys, rotated to each key's position, to decoded keys from `position` on.
-void Task::AddCentre(const KvRun& run, int64_t position) {
-  const KeyCentre& centre = args_.centre;
-  const int64_t elements = run.count * head_dim_;
-  float* means = work_.centred_rows;
-  float* keys = means + kKvTile * head_dim_;
-  for (int64_t i = 0; i < run.count; ++i) {
-    float* mean = means + i * head_dim_;
-    std::copy_n(centre.means.row(kv_head_), head_dim_, mean);
-    simd_.rope(mean, centre.cosines.row(position + i), centre.sines.row(position + i),
-               centre.cosines.dim(1));
-  }
-  if (args_.kv.layout.IsRotated(KvPlane::kKeys)) {
-    cpu::RotateRows(means, run.count, static_cast<int32_t>(head_dim_));
-  }
-  Bf16* rows = work_.key_rows + run.token * head_dim_;
-  simd_.to_float(rows, elements, keys);
-  for (int64_t i = 0; i < elements; ++i) keys[i] += means[i];
-  simd_.to_bf16(keys, elements, rows);
 }
 
 // Prefetches a share of the next tile; `points` calls cover the whole tile. A decode step reads
@@ -349,7 +355,7 @@ void Task::AddTile(const TileForm& form, int64_t block) {
   const bool read =
       form.recent ? SpanOf(Position(first)) <= SpanOfTile(form.tile) : Reads(last, form);
   if (!read) return;
-  Scores(block, rows);
+  Scores(form, block, rows);
   Softmax(form, block, rows);
   for (int64_t panel = 0; panel < Panels(value_dim_); ++panel) {
     simd_.multiply_weights(rows, work_.weights, work_.values + panel * kKvTile * kTileColumns,
@@ -357,12 +363,17 @@ void Task::AddTile(const TileForm& form, int64_t block) {
   }
 }
 
-void Task::Scores(int64_t block, int rows) {
+void Task::Scores(const TileForm& form, int64_t block, int rows) {
+  const bool adds_centre = centred() && !form.recent;
   for (int64_t panel = 0; panel < kScorePanels; ++panel) {
+    const int64_t at = panel * head_dim_ * kTileColumns;
     float* scores = work_.scores + panel * kTileFloats;
     std::fill_n(scores, rows * kTileColumns, 0.0f);
-    simd_.multiply_tile(rows, head_dim_ / 2, Queries(block),
-                        work_.keys + panel * head_dim_ * kTileColumns, scores);
+    simd_.multiply_tile(rows, head_dim_ / 2, work_.queries + QueriesAt(block), work_.keys + at,
+                        scores);
+    if (!adds_centre) continue;
+    simd_.multiply_tile(rows, head_dim_ / 2, work_.centre_queries + QueriesAt(block),
+                        args_.centre.angles->tile(form.tile) + at, scores);
   }
 }
 
@@ -415,9 +426,33 @@ void Task::StoreOutput() {
 
 }  // namespace
 
-AttentionScratch::AttentionScratch(int32_t head_dim, int threads)
-    : head_dim_(head_dim), stride_((Workspace(nullptr, head_dim).bytes + 4095) / 4096 * 4096) {
+AttentionScratch::AttentionScratch(int32_t head_dim, int threads, bool centred)
+    : head_dim_(head_dim),
+      centred_(centred),
+      stride_((Workspace(nullptr, head_dim, centred).bytes + 4095) / 4096 * 4096) {
   memory_ = Buffer(stride_ * static_cast<size_t>(threads));
+}
+
+PositionAngles::PositionAngles(View<const float, 2> cosines, View<const float, 2> sines,
+                               int32_t head_dim)
+    : pairs_(cosines.dim(1)), tile_elements_(kKvTile * int64_t{head_dim}) {
+  PENSTOCK_CHECK_LE(2 * pairs_, head_dim);
+  const int64_t positions = cosines.dim(0), tiles = (positions + kKvTile - 1) / kKvTile;
+  panels_ = Buffer(static_cast<size_t>(tiles * tile_elements_) * sizeof(Bf16));
+  std::vector<float> floats(static_cast<size_t>(head_dim), 1.0f);
+  std::vector<Bf16> rows(static_cast<size_t>(tile_elements_));  // 0 behind the last position
+  const Bf16* pointers[kKvTile];
+  for (int64_t t = 0; t < kKvTile; ++t) pointers[t] = rows.data() + t * head_dim;
+  for (int64_t position = 0; position < positions; ++position) {
+    std::copy_n(cosines.row(position), pairs_, floats.data());
+    std::copy_n(sines.row(position), pairs_, floats.data() + pairs_);
+    const int64_t token = position % kKvTile;
+    ActiveSimd().to_bf16(floats.data(), head_dim, rows.data() + token * head_dim);
+    if (token + 1 < kKvTile && position + 1 < positions) continue;
+    ActiveSimd().pack_keys(pointers, head_dim,
+                           panels_.as<Bf16>() + position / kKvTile * tile_elements_);
+    std::fill(rows.begin(), rows.end(), Bf16{});
+  }
 }
 
 namespace {
@@ -445,7 +480,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
   PENSTOCK_CHECK(!layout.HasLatents() || layout.dtype == KvDtype::kBf16);
   PENSTOCK_CHECK_EQ(layout.span % kKvTile, 0);
   PENSTOCK_CHECK(layout.span == 0 || args.window == 0);
-  PENSTOCK_CHECK(layout.centred || args.centre.means.data == nullptr);
+  PENSTOCK_CHECK(args.centre.means.data == nullptr || (layout.centred && args.scratch->centred()));
   PENSTOCK_CHECK_EQ(args.heads % layout.kv_heads, 0);
   PENSTOCK_CHECK_EQ(args.scratch->head_dim(), layout.head_dim);
   PENSTOCK_CHECK(args.sinks.empty() || std::ssize(args.sinks) == args.heads);
@@ -459,7 +494,7 @@ void cpu::Attention(const Exec& exec, const AttentionArgs& args) {
     tasks += (s.rows + positions - 1) / positions * lanes;
   }
   ParallelFor(exec, tasks, [&](int64_t task, int thread) {
-    const Workspace work(args.scratch->thread(thread), layout.head_dim);
+    const Workspace work(args.scratch->thread(thread), layout.head_dim, args.scratch->centred());
     for (const AttentionSequence& s : args.sequences) {
       const int64_t ranges = (s.rows + positions - 1) / positions;
       if (task >= ranges * lanes) {

@@ -56,9 +56,7 @@ absl::Status AddKeyMeans(const std::string& model, Weights& weights) {
   absl::StatusOr<KeyMeans> means = KeyMeans::Load(model, weights.config);
   if (absl::IsNotFound(means.status())) return absl::OkStatus();
   if (!means.ok()) return means.status();
-  for (size_t i = 0; i < means->layers.size(); ++i) {
-    weights.layers[i].key_means = std::move(means->layers[i]);
-  }
+  weights.SetKeyMeans(*std::move(means));
   return absl::OkStatus();
 }
 

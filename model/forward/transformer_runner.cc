@@ -232,7 +232,7 @@ void TransformerRunner::MoveRow(int64_t from, int64_t to) {
   }
 }
 
-absl::Status TransformerRunner::CheckSpan(const KvLayout& layout) const {
+absl::Status TransformerRunner::CheckPageFormat(const KvLayout& layout) const {
   if (layout.span > 0 && !selects_pages()) {
     return InvalidArgument(
         "kv.layout has a span of {} tokens, which models with sliding windows or latents do not "
@@ -247,7 +247,7 @@ absl::Status TransformerRunner::CheckSpan(const KvLayout& layout) const {
 
 absl::Status TransformerRunner::Check(const StepArgs& args) const {
   const KvLayout& layout = args.kv.layout;
-  RETURN_IF_ERROR(CheckSpan(layout));
+  RETURN_IF_ERROR(CheckPageFormat(layout));
   const bool by_position = layout.span > 0;  // which evicted and selected slots do not have
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
@@ -471,11 +471,8 @@ KeyCentre TransformerRunner::CentreOf(const PagedKv& kv, int32_t layer) const {
   const ModelConfig& config = weights_.config;
   const std::vector<float>& means = weights_.layers[layer].key_means;
   if (!kv.layout.centred || means.empty()) return {};
-  const TransformerScratch::Angles angles =
-      scratch_->AllAnglesOf(config.RopeOf(layer), config.max_position);
   return {.means = {means.data(), {config.kv_heads, config.head_dim}},
-          .cosines = angles.cosines,
-          .sines = angles.sines};
+          .angles = &scratch_->position_angles.at(config.RopeOf(layer))};
 }
 
 void TransformerRunner::AppendLatents(const StepArgs& args, int32_t layer, const Batch& batch) {

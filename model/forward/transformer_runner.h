@@ -43,7 +43,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   struct Branch;
   struct Batch;
 
-  absl::Status CheckSpan(const KvLayout& layout) const;
+  absl::Status CheckPageFormat(const KvLayout& layout) const;
   absl::Status Check(const StepArgs& args) const;
   void Prepare(const StepArgs& args, Batch& batch);
   void Embed(const Batch& batch);

@@ -50,22 +50,31 @@ std::vector<RotationScratch> Rotations(const ModelConfig& config, int64_t max_to
   return rotations;
 }
 
-std::vector<RotationScratch> AllRotations(const Weights& weights) {
-  if (weights.layers[0].key_means.empty()) return {};
-  const int32_t positions = weights.config.max_position;
-  std::vector<RotationScratch> rotations = Rotations(weights.config, positions);
-  for (RotationScratch& rotation : rotations) {
-    for (int32_t i = 0; i < positions; ++i) rotation.SetRow(i, i);
-  }
-  return rotations;
-}
-
 TransformerScratch::Angles AnglesIn(const std::vector<RotationScratch>& rotations, LayerRope rope,
                                     int64_t rows) {
   const RotationScratch& rotation = rotations[rope == LayerRope::kLocal ? 1 : 0];
   const int64_t pairs = rope == LayerRope::kNone ? 0 : rotation.pairs();
   return {.cosines = {rotation.cosines.as<float>(), {rows, pairs}},
           .sines = {rotation.sines.as<float>(), {rows, pairs}}};
+}
+
+bool HasKeyMeans(const Weights& weights) { return !weights.layers[0].key_means.empty(); }
+
+std::map<LayerRope, PositionAngles> PositionAnglesOf(const Weights& weights) {
+  std::map<LayerRope, PositionAngles> angles;
+  if (!HasKeyMeans(weights)) return angles;
+  const ModelConfig& config = weights.config;
+  std::vector<RotationScratch> rotations = Rotations(config, config.max_position);
+  for (RotationScratch& rotation : rotations) {
+    for (int32_t i = 0; i < config.max_position; ++i) rotation.SetRow(i, i);
+  }
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    const LayerRope rope = config.RopeOf(layer);
+    if (angles.contains(rope)) continue;
+    const TransformerScratch::Angles all = AnglesIn(rotations, rope, config.max_position);
+    angles.emplace(rope, PositionAngles(all.cosines, all.sines, config.head_dim));
+  }
+  return angles;
 }
 
 }  // namespace
@@ -88,7 +97,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
       gated_width(WidestMlp(weights)),
       input_width(std::max<int64_t>(weights.config.hidden, weights.config.AttentionWidth())),
       rotations(Rotations(weights.config, max_tokens)),
-      all_rotations(AllRotations(weights)),
+      position_angles(PositionAnglesOf(weights)),
       residual(Floats(max_tokens, weights.config.hidden)),
       input(Floats(max_tokens, input_width)),
       branch(Floats(max_tokens, HasBranches(weights.config) ? weights.config.hidden : 0)),
@@ -100,7 +109,7 @@ TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,
            std::max({input_width, gated_width, WidestExpert(weights), MtpInputs(weights),
                      int64_t{weights.config.latent.query_rank}}),
            ThreadCount(exec)),
-      attention(weights.config.head_dim, ThreadCount(exec)),
+      attention(weights.config.head_dim, ThreadCount(exec), HasKeyMeans(weights)),
       latents(weights.config, exec, max_tokens),
       experts(weights, exec, max_tokens),
       selection(exec) {
@@ -114,16 +123,12 @@ size_t TransformerScratch::bytes() const {
                  mtp_hidden.bytes() + mtp_input.bytes() + gemm.bytes() + attention.bytes() +
                  latents.bytes() + experts.bytes();
   for (const RotationScratch& rotation : rotations) bytes += rotation.bytes();
-  for (const RotationScratch& rotation : all_rotations) bytes += rotation.bytes();
+  for (const auto& [rope, angles] : position_angles) bytes += angles.bytes();
   return bytes;
 }
 
 TransformerScratch::Angles TransformerScratch::AnglesOf(LayerRope rope, int64_t rows) const {
   return AnglesIn(rotations, rope, rows);
-}
-
-TransformerScratch::Angles TransformerScratch::AllAnglesOf(LayerRope rope, int64_t rows) const {
-  return AnglesIn(all_rotations, rope, rows);
 }
 
 }  // namespace penstock

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <vector>
 
 #include "kernels/attention.h"
@@ -39,15 +40,14 @@ struct TransformerScratch {
     View<const float, 2> cosines, sines;
   };
   Angles AnglesOf(LayerRope rope, int64_t rows) const;
-  Angles AllAnglesOf(LayerRope rope, int64_t rows) const;  // row i is position i
 
   const int64_t max_tokens;
   const int64_t qkv_width;
   const int64_t gated_width;
   const int64_t input_width;
   std::vector<RotationScratch> rotations;  // main, and local if the model has it
-  // The same of all positions; empty unless the weights have the means of keys.
-  std::vector<RotationScratch> all_rotations;
+  // Of all positions, by LayerRope; empty unless the weights have the means of keys.
+  std::map<LayerRope, PositionAngles> position_angles;
   Buffer residual;  // [hidden]
   Buffer input;     // input of a product: normed rows [hidden], or attention's output
   Buffer branch;    // [hidden]: output of attention or MLP, if more than a sum follows; else empty

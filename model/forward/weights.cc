@@ -1,7 +1,9 @@
 #include "model/forward/weights.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "base/check.h"
 namespace penstock {
 namespace {
 
@@ -71,6 +73,13 @@ size_t Weights::step_bytes() const {
     bytes += used * layer.experts->experts[0].memory_bytes();
   }
   return bytes;
+}
+
+void Weights::SetKeyMeans(KeyMeans means) {
+  PENSTOCK_CHECK_LE(means.layers.size(), layers.size());
+  for (size_t i = 0; i < means.layers.size(); ++i) {
+    layers[i].key_means = std::move(means.layers[i]);
+  }
 }
 
 const WeightMatrix* Weights::embedding_matrix() const {

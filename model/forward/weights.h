@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "kernels/buffer.h"
 #include "kernels/weight_matrix.h"
+#include "model/checkpoint/key_means.h"
 #include "model/checkpoint/model_config.h"
 #include "model/experts/expert_cache.h"
 #include "model/experts/gated_weights.h"
@@ -94,6 +95,8 @@ struct Weights {
   WeightMatrix lm_head;              // [vocab][hidden]
   // Null: the experts of all layers are in memory. It changes while a runner computes.
   std::unique_ptr<ExpertCache> expert_cache;
+
+  void SetKeyMeans(KeyMeans means);  // of this model
 
   const WeightMatrix* embedding_matrix() const;  // null if the embeddings are a Buffer
 

@@ -36,9 +36,7 @@ absl::Status AddKeyMeans(const std::string& directory, LoadedModel& model) {
   ASSIGN_OR_RETURN(KeyMeans means, KeyMeans::Load(directory, model.weights.config));
   const uint64_t parts[] = {model.fingerprint, means.Hash()};
   model.fingerprint = XXH3_64bits(parts, sizeof(parts));
-  for (size_t i = 0; i < means.layers.size(); ++i) {
-    model.weights.layers[i].key_means = std::move(means.layers[i]);
-  }
+  model.weights.SetKeyMeans(std::move(means));
   return absl::OkStatus();
 }
 
