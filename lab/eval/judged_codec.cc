@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-constexpr std::string_view kPages = "pages:";
+constexpr std::string_view kPages = "pages:", kOnce = "once:";
 constexpr std::string_view kInt4 = "int4";
 constexpr std::string_view kOracle = "oracle:";
 constexpr std::string_view kNaive = "blend:naive", kMoved = "blend:moved";
@@ -36,6 +36,16 @@ absl::StatusOr<JudgedCodec> ParsePages(const std::string& name) {
   codec.name = name;
   codec.pages = pages;
   return codec;
+}
+
+// "once:FORMAT". What a span has in bf16 is not a codec's: the protected tokens are.
+absl::StatusOr<JudgedCodec> ParseOnce(const std::string& name) {
+  const std::optional<KvPageFormat> format =
+      KvPageFormatOf(std::string_view(name).substr(kOnce.size()));
+  if (!format || format->dtype == KvDtype::kBf16) {
+    return InvalidArgument("{} names no format of coded pages (--kv_format)", name);
+  }
+  return JudgedCodec{.name = name, .once = format};
 }
 
 // "oracle:TOKENS", with the limits of a selection.
@@ -73,6 +83,7 @@ int64_t ResidentBytes(const JudgedCodec& codec, KvLayout layout, uint32_t prompt
 absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name) {
   if (name == kInt4) return JudgedCodec{.name = name};
   if (name.starts_with(kPages)) return ParsePages(name);
+  if (name.starts_with(kOnce)) return ParseOnce(name);
   if (name.find(':') != std::string::npos) {
     const std::optional<JudgedBlend> blend = JudgedBlendOf(name);
     if (blend) return JudgedCodec{.name = name, .blend = blend};
@@ -85,7 +96,7 @@ absl::StatusOr<JudgedCodec> ParseJudgedCodec(const std::string& name) {
   if (spec.ok()) return JudgedCodec{.name = name, .spec = *spec};
   return InvalidArgument(
       "\"{}\" cannot be evaluated; known are the codecs {}, pages:FORMAT (,POLICY behind FORMAT "
-      "works in such pages), and METHOD:TOKENS with "
+      "works in such pages), once:FORMAT, and METHOD:TOKENS with "
       "METHOD {}, {} (+SLACK behind TOKENS evicts the answer too), oracle:TOKENS, blend:PERCENT, "
       "{} and {}",
       name.substr(0, 64), fmt::join(CodecNames(), ", "), fmt::join(KvEvictionNames(), ", "),

@@ -35,13 +35,14 @@ struct KvOracle {
 
 // A codec, an eviction, a selection, a blend, an oracle or a page format to be judged; none: plain
 // 4-bit groups, one to a (token, head). With a page format, an eviction, a selection or a blend
-// works in such pages.
+// works in such pages. `once` is a page format as if it were a codec.
 struct JudgedCodec {
   std::string name;
   std::optional<KvCodecSpec> spec = {};
   std::optional<KvEviction> eviction = {};
   std::optional<KvSelection> selection = {};
   std::optional<KvPageFormat> pages = {};  // of the prompt and of what follows
+  std::optional<KvPageFormat> once = {};
   std::optional<JudgedBlend> blend = {};
   std::optional<KvOracle> oracle = {};
 

@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "kernels/cpu/kv_quant.h"
 #include "kernels/kv_rows.h"
+#include "lab/eval/coded_once.h"
 #include "prefill_worker/prompt_eviction.h"
 #include "worker/engine/page_selection.h"
 
@@ -131,8 +132,7 @@ absl::Status KvEvalSession::Compute(const PagedKv& kv, std::span<const uint32_t>
   return absl::OkStatus();
 }
 
-// With a span a block takes at most twice its bf16 bytes: the memory of both parts behind.
-absl::Status KvEvalSession::SetFormat(const KvPageFormat& format) {
+absl::Status KvEvalSession::CheckFormat(const KvPageFormat& format) const {
   const bool windows = layout_.window > 0 || !layout_.group.empty();
   if (layout_.HasLatents() || !HoldsHeads(format.dtype, layout_.head_dim) ||
       (windows && format.span > 0)) {
@@ -144,6 +144,12 @@ absl::Status KvEvalSession::SetFormat(const KvPageFormat& format) {
         "pages of {} need the means of the model's keys; `penstock calibrate` measures them",
         KvPageFormatName(format));
   }
+  return absl::OkStatus();
+}
+
+// With a span a block takes at most twice its bf16 bytes: the memory of both parts behind.
+absl::Status KvEvalSession::SetFormat(const KvPageFormat& format) {
+  RETURN_IF_ERROR(CheckFormat(format));
   kv_[1].layout = layout_.In(format);
   return absl::OkStatus();
 }
@@ -361,12 +367,34 @@ absl::Status KvEvalSession::CompressSequence(const JudgedCodec& codec, int32_t i
   return absl::OkStatus();
 }
 
+// As cgx protects them, the first block and the last 128 tokens are in 8 bits.
+absl::Status KvEvalSession::CodeOnce(const KvPageFormat& format, int32_t index, int32_t tokens,
+                                     PageDamage& damage) {
+  RETURN_IF_ERROR(CheckFormat(format));
+  CopySequence(index);
+  const auto whole = static_cast<uint32_t>(tokens / layout_.block_tokens);
+  const KvRun run = RunOf(layout_, 0, whole, 0, static_cast<uint16_t>(layout_.layers));
+  FormatRoundTrip coded(model_.weights, layout_, format);
+  FormatRoundTrip fine(model_.weights, layout_, {.dtype = KvDtype::kI8});
+  for (uint32_t b = 0; b < whole; ++b) {
+    const bool is_protected = b < kProtectedFirst || b + ProtectedLast(layout_) >= whole;
+    damage.bits +=
+        (is_protected ? fine : coded)
+            .Apply(kv_[1], Table(index)[b], static_cast<int32_t>(b) * layout_.block_tokens);
+  }
+  const std::vector<Bf16> before = ReadBlocks(kv_[0], index, whole);
+  damage.elements += static_cast<double>(before.size());
+  AddErrors(run, before, ReadBlocks(kv_[1], index, whole), damage);
+  return absl::OkStatus();
+}
+
 absl::Status KvEvalSession::Damage(const JudgedCodec& codec, int32_t index, int32_t tokens,
                                    PageDamage& damage) {
   if (codec.selection) return SelectFrom(index, damage);
   if (codec.oracle) return CheckOracle(damage);
   if (codec.blend) return BlendSequence(*codec.blend, index, tokens, damage);
   if (codec.eviction) return EvictSequence(*codec.eviction, index, damage);
+  if (codec.once) return CodeOnce(*codec.once, index, tokens, damage);
   if (codec.pages) {
     damage.bits += FormatBits(tokens);
     damage.elements += 1;

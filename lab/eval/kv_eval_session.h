@@ -50,7 +50,8 @@ class KvEvalSession {
   // Sends the first `tokens` of each of the first `sequences` through the codec, whole blocks only
   // (the tail stays exact), into the other pages; or evicts what was prefilled, which has `tokens`
   // tokens, into those; or copies that, so that later tokens select from it; or computes it again
-  // in pages of another format, in which the others may work, too; or blends documents that end
+  // in pages of another format, in which the others may work, too; or codes it once in such a
+  // format, whole blocks only; or blends documents that end
   // with the first `tokens`. An oracle takes the exact pages, in which later tokens are computed
   // too.
   absl::StatusOr<PageDamage> Compress(const JudgedCodec& codec, int32_t sequences, int32_t tokens);
@@ -71,7 +72,10 @@ class KvEvalSession {
   void CopySequence(int32_t index);
   std::vector<Bf16> ReadBlocks(const PagedKv& kv, int32_t index, uint32_t count) const;
   absl::Status Damage(const JudgedCodec& codec, int32_t index, int32_t tokens, PageDamage& damage);
+  absl::Status CheckFormat(const KvPageFormat& format) const;
   absl::Status SetFormat(const KvPageFormat& format);
+  absl::Status CodeOnce(const KvPageFormat& format, int32_t index, int32_t tokens,
+                        PageDamage& damage);
   double FormatBits(int32_t tokens) const;
   absl::Status FillDamaged(int32_t index);
   absl::Status CompressSequence(const JudgedCodec& codec, int32_t index, int32_t tokens,

@@ -20,6 +20,7 @@ TEST(JudgedCodec, NamesOfAllKinds) {
   }
   EXPECT_EQ(ParseJudgedCodec("pages:i8")->pages, (KvPageFormat{.dtype = KvDtype::kI8}));
   EXPECT_EQ(ParseJudgedCodec("pages:k3v3+128")->pages, (KvPageFormat{KvDtype::kK3v3, 128}));
+  EXPECT_EQ(ParseJudgedCodec("once:k3v3c+128")->once, (KvPageFormat{KvDtype::kK3v3, 128, true}));
   EXPECT_EQ(ParseJudgedCodec("quest:128")->selection->tokens, 128u);
   EXPECT_FALSE(ParseJudgedCodec("tova:64")->EvictsAnswer());
   EXPECT_TRUE(ParseJudgedCodec("tova:64+32")->EvictsAnswer());
@@ -61,6 +62,8 @@ TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("i9"), HasSubstr("known are the codecs raw, lx16,"));
   EXPECT_THAT(ErrorOf("near-lossless"), HasSubstr("cannot be evaluated"));
   EXPECT_THAT(ErrorOf("pages:i9"), HasSubstr("no format of pages"));
+  EXPECT_THAT(ErrorOf("once:bf16"), HasSubstr("no format of coded pages"));
+  EXPECT_THAT(ErrorOf("once:cgx3"), HasSubstr("no format of coded pages"));
   EXPECT_THAT(ErrorOf("pages:k3v3+100"), HasSubstr("no format of pages"));
   EXPECT_THAT(ErrorOf("pages:k3v3+128,snapkv:256"), HasSubstr("pages without a span"));
   EXPECT_THAT(ErrorOf("snapkw:64"), HasSubstr("snapkv"));

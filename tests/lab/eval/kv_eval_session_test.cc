@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "lab/eval/logit_statistics.h"
 #include "tests/support/environment.h"
 
@@ -111,6 +113,23 @@ TEST_F(KvEvalSessionTest, PoliciesWorkInPagesOfAFormat) {
     EXPECT_EQ(answer(std::string("pages:bf16,") + policy), answer(policy)) << policy;
     EXPECT_NE(answer(std::string("pages:i8,") + policy), answer(policy)) << policy;
   }
+}
+
+// The errors are those of the codes, measured elsewhere: with 8 bits 0.006, with 3 bits 0.16.
+TEST_F(KvEvalSessionTest, AFormatMayCodeAPromptOnce) {
+  const auto error = [](double square, double norm) { return std::sqrt(square / norm); };
+  const PageDamage fine = Compress("once:i8", 240), codec = Compress("i8", 240);
+  EXPECT_NEAR(error(fine.key_error, fine.key_norm), error(codec.key_error, codec.key_norm), 1e-4);
+  EXPECT_NEAR(fine.bits / codec.bits, 1, 0.001) << "a codec has a header";
+  const PageDamage plain = Compress("once:k3v3+128", 240);
+  const Logits behind_plain = Step(false, 240);
+  const PageDamage centred = Compress("once:k3v3c+128", 240);
+  EXPECT_NE(Step(false, 240), behind_plain);
+  EXPECT_LT(error(centred.key_error, centred.key_norm),
+            0.8 * error(plain.key_error, plain.key_norm));
+  EXPECT_GT(error(centred.key_error, centred.key_norm), 0.05);
+  EXPECT_EQ(centred.value_error, plain.value_error);
+  EXPECT_GT(error(plain.value_error, plain.value_norm), 0.05) << "most tokens are in 3 bits";
 }
 
 // Four documents, of which the last fills no block, and tokens behind them.
