@@ -11,6 +11,7 @@
 #include "model/output/output_parser.h"
 #include "model/output/xml_arguments.h"
 #include "model/tokenizer/tokenizer.h"
+#include "tests/model/output/harmony_markers.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -268,10 +269,6 @@ TEST(OutputGrammar, ActsBehindReasoning) {
   }
 }
 
-constexpr char kAnalysis[] = "<|channel|>analysis<|message|>";
-constexpr char kFinal[] = "<|channel|>final<|message|>";
-constexpr char kPreamble[] = "<|channel|>commentary<|message|>";
-constexpr char kNextMessage[] = "<|end|><|start|>assistant";
 constexpr char kHarmonyStop[] =
     "<|channel|>commentary to=functions.stop <|constrain|>json<|message|>{}";
 

@@ -5,6 +5,8 @@
 
 #include <random>
 
+#include "tests/model/output/harmony_markers.h"
+
 namespace penstock {
 namespace {
 
@@ -202,10 +204,6 @@ TEST(OutputParser, SplitsReasoning) {
   }
 }
 
-constexpr char kAnalysis[] = "<|channel|>analysis<|message|>";
-constexpr char kFinal[] = "<|channel|>final<|message|>";
-constexpr char kPreamble[] = "<|channel|>commentary<|message|>";
-constexpr char kNextMessage[] = "<|end|><|start|>assistant";
 constexpr char kHarmonyCall[] =
     "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>";
 
