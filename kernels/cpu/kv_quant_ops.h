@@ -291,9 +291,8 @@ inline void DecodePlainF8Row(const uint8_t* __restrict codes, int scale_field, i
     // A subnormal code is its mantissa times 2^(1 - kBias - kMantissa): the greatest power of two
     // in it becomes the exponent.
     const uint16_t one = (1 - Format::kMantissa) * 128;
-    const auto two = static_cast<uint16_t>(((2 - Format::kMantissa) << 7) + ((magnitude & 1) << 6));
-    const auto four =
-        static_cast<uint16_t>(((3 - Format::kMantissa) << 7) + ((magnitude & 3) << 5));
+    const auto two = static_cast<uint16_t>((2 - Format::kMantissa) * 128 + ((magnitude & 1) << 6));
+    const auto four = static_cast<uint16_t>((3 - Format::kMantissa) * 128 + ((magnitude & 3) << 5));
     uint16_t bits = static_cast<uint16_t>(magnitude << kShift);
     if constexpr (Format::kMantissa == 3) bits = magnitude < 8 ? four : bits;
     bits = magnitude < 4 ? two : bits;
