@@ -19,6 +19,9 @@ enum class Form {
   kDeepSeekV3,     // deepseek-ai/DeepSeek-V3
   kDeepSeekCoder,  // deepseek-ai/deepseek-coder-6.7b-instruct
   kDeepSeekLlm,    // deepseek-ai/DeepSeek-V2-Lite
+  kGpt4,           // allenai/OLMo-2-1124-7B, THUDM/glm-4-9b-hf, zai-org/GLM-4.5
+  kGptNeox,        // EleutherAI/gpt-neox-20b
+  kFalcon,         // tiiuae/falcon-7b
 };
 
 struct NamedForm {
@@ -27,15 +30,20 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 14> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+constexpr std::array<NamedForm, 19> kForms = {{{"chatglm-bpe", Form::kGpt4},
+                                               {"dbrx", Form::kGpt4},
+                                               {"deepseek-coder", Form::kDeepSeekCoder},
                                                {"deepseek-llm", Form::kDeepSeekLlm},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
+                                               {"falcon", Form::kFalcon},
+                                               {"glm4", Form::kGpt4},
                                                {"gpt-2", Form::kGpt2},
                                                {"gpt-4o", Form::kO200k},
                                                {"llama-bpe", Form::kLlama3},
                                                {"llama-v3", Form::kLlama3},
                                                {"llama3", Form::kLlama3},
+                                               {"olmo", Form::kGptNeox},
                                                {"qwen2", Form::kQwen2},
                                                {"refact", Form::kDigitsGpt2},
                                                {"smollm", Form::kDigitsGpt2},
@@ -69,6 +77,8 @@ constexpr char kDeepSeekLlmLetters[] =
     R"(ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉ)"
     R"(ⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆ)"
     R"(ﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)";
+// As the pre-tokenizer Punctuation has it: Unicode's, and all of ASCII's signs.
+constexpr char kPunctuation[] = R"([\p{P}$+<=>^`|~])";
 constexpr char kDeepSeekLlmSigns[] = R"(\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+)";
 
 nlohmann::json ByteLevel(bool use_regex) {
@@ -78,14 +88,15 @@ nlohmann::json ByteLevel(bool use_regex) {
           {"use_regex", use_regex}};
 }
 
-nlohmann::json Split(std::string_view pattern) {
+nlohmann::json Split(std::string_view pattern, const char* behavior = "Isolated") {
   return {{"type", "Split"},
           {"pattern", {{"Regex", std::string(pattern)}}},
-          {"behavior", "Isolated"},
+          {"behavior", behavior},
           {"invert", false}};
 }
 
 nlohmann::json Digits() { return {{"type", "Digits"}, {"individual_digits", true}}; }
+nlohmann::json Numbers() { return {{"type", "Digits"}, {"individual_digits", false}}; }
 
 nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
@@ -94,10 +105,12 @@ nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
 nlohmann::json StepsOf(Form form) {
   switch (form) {
     case Form::kGpt2:
+    case Form::kGptNeox:
       return ByteLevel(true);
     case Form::kDigitsGpt2:
       return Sequence({Digits(), ByteLevel(true)});
     case Form::kLlama3:
+    case Form::kGpt4:
       return Sequence({Split(kLlama3Pattern), ByteLevel(false)});
     case Form::kQwen2:
       return Sequence({Split(kQwen2Pattern), ByteLevel(false)});
@@ -115,6 +128,9 @@ nlohmann::json StepsOf(Form form) {
       return Sequence({Split("[\r\n]"), Split(kDeepSeekLlmLetters), Split(kDeepSeekLlmSigns),
                        Split(R"(\s+$)"), Split("[一-龥\u0800-一가-\uD7FF]+"), Digits(),
                        ByteLevel(false)});
+    case Form::kFalcon:
+      return Sequence({Split(kPunctuation, "Contiguous"), ByteLevel(true), Numbers(),
+                       Split("[0-9][0-9][0-9]")});
   }
   return {};
 }
@@ -127,7 +143,8 @@ std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name) {
   const bool whole = known->form == Form::kLlama3 || known->form == Form::kTekken;
   GgufPreTokenizer found = {
       .pre_tokenizer = StepsOf(known->form), .ignore_merges = whole, .adds_bos = whole};
-  if (known->form == Form::kQwen2) found.normalizer = {{"type", "NFC"}};
+  if (known->form == Form::kQwen2 || known->form == Form::kGptNeox)
+    found.normalizer = {{"type", "NFC"}};
   return found;
 }
 
