@@ -21,7 +21,6 @@ enum class Form {
   kDeepSeekLlm,    // deepseek-ai/DeepSeek-V2-Lite
   kGpt4,           // allenai/OLMo-2-1124-7B, THUDM/glm-4-9b-hf, zai-org/GLM-4.5
   kGptNeox,        // EleutherAI/gpt-neox-20b
-  kFalcon,         // tiiuae/falcon-7b
 };
 
 struct NamedForm {
@@ -30,13 +29,12 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 19> kForms = {{{"chatglm-bpe", Form::kGpt4},
+constexpr std::array<NamedForm, 18> kForms = {{{"chatglm-bpe", Form::kGpt4},
                                                {"dbrx", Form::kGpt4},
                                                {"deepseek-coder", Form::kDeepSeekCoder},
                                                {"deepseek-llm", Form::kDeepSeekLlm},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
-                                               {"falcon", Form::kFalcon},
                                                {"glm4", Form::kGpt4},
                                                {"gpt-2", Form::kGpt2},
                                                {"gpt-4o", Form::kO200k},
@@ -77,8 +75,6 @@ constexpr char kDeepSeekLlmLetters[] =
     R"(ῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉ)"
     R"(ⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-ꞎꭰ-ꮿﬀ-ﬆ)"
     R"(ﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+)";
-// As the pre-tokenizer Punctuation has it: Unicode's, and all of ASCII's signs.
-constexpr char kPunctuation[] = R"([\p{P}$+<=>^`|~])";
 constexpr char kDeepSeekLlmSigns[] = R"(\s?[!-/:-~！-／：-～‘-‟\x{3000}-。]+)";
 
 nlohmann::json ByteLevel(bool use_regex) {
@@ -88,15 +84,14 @@ nlohmann::json ByteLevel(bool use_regex) {
           {"use_regex", use_regex}};
 }
 
-nlohmann::json Split(std::string_view pattern, const char* behavior = "Isolated") {
+nlohmann::json Split(std::string_view pattern) {
   return {{"type", "Split"},
           {"pattern", {{"Regex", std::string(pattern)}}},
-          {"behavior", behavior},
+          {"behavior", "Isolated"},
           {"invert", false}};
 }
 
 nlohmann::json Digits() { return {{"type", "Digits"}, {"individual_digits", true}}; }
-nlohmann::json Numbers() { return {{"type", "Digits"}, {"individual_digits", false}}; }
 
 nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
@@ -128,9 +123,6 @@ nlohmann::json StepsOf(Form form) {
       return Sequence({Split("[\r\n]"), Split(kDeepSeekLlmLetters), Split(kDeepSeekLlmSigns),
                        Split(R"(\s+$)"), Split("[一-龥\u0800-一가-\uD7FF]+"), Digits(),
                        ByteLevel(false)});
-    case Form::kFalcon:
-      return Sequence({Split(kPunctuation, "Contiguous"), ByteLevel(true), Numbers(),
-                       Split("[0-9][0-9][0-9]")});
   }
   return {};
 }

@@ -191,15 +191,22 @@ def describe_gemma(writer, config):
 
 
 def stored_row(name, config):
-    """The row of the file that is row ROW in memory. Pairs of DeepSeek's rotated dimensions lie side
-    by side in the file, and in two halves in memory."""
-    if config.model_type in ("phi3", "glm", "glm4") and name.endswith("ffn_up"):  # rows of the gate precede it
-        return config.intermediate_size + ROW
-    if not name.endswith("attn_q") or not hasattr(config, "kv_lora_rank"):
+    """The row of the file that is row ROW in memory. Pairs of the rotated dimensions of DeepSeek and
+    GLM lie side by side in the file, and in two halves in memory."""
+    glm = config.model_type in ("glm", "glm4")
+    if (glm or config.model_type == "phi3") and name.endswith("ffn_up"):
+        return config.intermediate_size + ROW  # rows of the gate precede it
+    if glm and name.endswith(("attn_q", "attn_k")):
+        plain, rotated, size = 0, config.head_dim // 2, config.head_dim
+    elif name.endswith("attn_q") and hasattr(config, "kv_lora_rank"):
+        plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
+        size = plain + rotated
+    else:
         return ROW
-    plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
-    at = ROW % (plain + rotated) - plain
-    return ROW if at < 0 else ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
+    at = ROW % size - plain
+    if not 0 <= at < rotated:
+        return ROW
+    return ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
 
 
 def describe_phi3(writer, config, size):
