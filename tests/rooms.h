@@ -34,8 +34,9 @@ const Rooms kRooms = {
     {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
-    {"model/gguf", {"base"}},
-    {"model/checkpoint", {"base", "model/gguf"}},
+    {"model/gguf/file", {"base"}},
+    {"model/gguf", {"base", "model/gguf/file"}},
+    {"model/checkpoint", {"base", "model/gguf", "model/gguf/file"}},
     {"model/experts", {"base", "kernels"}},
     {"model/grammar", {"base", "model/tokenizer"}},
     {"model/output", {"base", "model/grammar", "model/template"}},

@@ -4,8 +4,8 @@
 #include "base/printable_name.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/checkpoint/expert_tensors.h"
+#include "model/gguf/file/gguf_model.h"
 #include "model/gguf/gguf_config.h"
-#include "model/gguf/gguf_model.h"
 #include "model/gguf/gguf_names.h"
 
 namespace penstock {
@@ -22,31 +22,43 @@ absl::StatusOr<std::string> NameOf(const GgufTensor& tensor, const std::string& 
 
 // The names that HuggingFaceName gives to tensors of models with experts.
 void UseExpertNames(LayerNames& names) {
-  const LayerNames usual;
-  names.mlp = usual.mlp;
-  names.gate = usual.gate;
-  names.up = usual.up;
-  names.down = usual.down;
   names.gate_up = "";
   names.router = "router";
   names.experts_together = true;
-  names.gpt_oss_experts = false;
   names.shared = "shared_experts";
 }
 
-// The names that HuggingFaceName gives to tensors.
-void UseGgufNames(std::string_view architecture, ModelConfig& config) {
-  LayerNames& names = config.names;
-  if (config.experts.count > 0) UseExpertNames(names);
-  if (!names.gate_up.empty()) names.gate_up = names.up;
-  if (!names.mlp_output_norm.empty()) {
-    names.attention_output_norm = "post_attention_norm";
-    names.mlp_norm = LayerNames().mlp_norm;
-    names.mlp_output_norm = "post_ffw_norm";
+// The names that HuggingFaceName gives to norms, where the model has them.
+void UseNormNames(const LayerNames& own, bool two_norms, LayerNames& names) {
+  if (own.attention_norm.empty()) names.attention_norm = "";
+  if (own.mlp_norm.empty()) names.mlp_norm = "";
+  if (!own.attention_output_norm.empty()) names.attention_output_norm = "post_attention_norm";
+  if (!own.mlp_output_norm.empty()) names.mlp_output_norm = "post_ffw_norm";
+  if (two_norms) names.attention_norm = "ln_attn";
+  // Falcon's: beside ln_attn, or in its place.
+  if (two_norms || (own.mlp_norm == own.attention_norm && !own.mlp_norm.empty())) {
+    names.mlp_norm = LayerNames().attention_norm;
   }
-  if (architecture != "gpt-oss") return;
+}
+
+// The names that HuggingFaceName gives to tensors. Converters transpose GPT-2's matrices, and put
+// queries, keys and values one behind the other.
+LayerNames GgufNames(const GgufFile& file, std::string_view architecture,
+                     const ModelConfig& config) {
+  const LayerNames& own = config.names;
+  LayerNames names;
+  UseNormNames(own, file.FindTensor("blk.0.attn_norm_2.weight") != nullptr, names);
+  if (file.FindTensor("blk.0.attn_qkv.weight") != nullptr) names.qkv = "qkv_proj";
+  if (!own.positions.empty()) names.positions = "model.embed_positions";
+  if (!own.HasGate()) names.gate = "";
+  if (!own.gate_up.empty()) names.gate_up = names.up;
+  if (config.experts.count > 0) UseExpertNames(names);
   names.sinks = "sinks.weight";
-  names.mlp_norm = "post_attention_norm";
+  names.latent_halves = config.HasLatents() && file.FindTensor("blk.0.attn_kv_b.weight") == nullptr;
+  if (architecture == "gpt-oss" || architecture == "glm4moe") {
+    names.mlp_norm = "post_attention_norm";
+  }
+  return names;
 }
 
 // The shape of a matrix. The gate of an expert that all tokens use is a vector in files. k_b_proj
@@ -73,9 +85,7 @@ absl::Status Checkpoint::OpenGguf(const std::string& path) {
   ASSIGN_OR_RETURN(GgufModel model, GgufModel::Open(path));
   const GgufFile& contents = model.contents();
   ASSIGN_OR_RETURN(const std::string architecture, GgufArchitecture(contents));
-  UseGgufNames(architecture, config_);
-  config_.names.latent_halves =
-      config_.HasLatents() && contents.FindTensor("blk.0.attn_kv_b.weight") == nullptr;
+  config_.names = GgufNames(contents, architecture, config_);
   config_.norm_offset = 0;  // converters add it, in f32
   const bool has_experts = config_.experts.count > 0;
   std::vector<SafetensorsHeader> headers;

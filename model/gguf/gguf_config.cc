@@ -69,6 +69,7 @@ class ConfigWriter {
     RETURN_IF_ERROR(WriteRope());
     family_.write(draft_);
     RETURN_IF_ERROR(fields_.status());
+    Rename();
     ASSIGN_OR_RETURN(const std::vector<int64_t> ends, GgufEndTokens(file_));
     if (!ends.empty()) json_["eos_token_id"] = ends;
     return json_.dump(2) + "\n";
@@ -101,7 +102,17 @@ class ConfigWriter {
       fields_.Fail(multiplier, "0");
     }
     const std::string parallel = draft_.Key("use_parallel_residual");
-    if (fields_.Bool(parallel, false)) fields_.Fail(parallel, "false");
+    if (!family_.parallel_field && fields_.Bool(parallel, false)) fields_.Fail(parallel, "false");
+  }
+
+  void Rename() {
+    for (const auto& [usual, own] : family_.renames) {
+      const auto field = json_.find(usual);
+      if (field == json_.end()) continue;
+      nlohmann::json value = std::move(*field);
+      json_.erase(field);
+      json_[own] = std::move(value);
+    }
   }
 
   void WriteShape() {
@@ -114,11 +125,13 @@ class ConfigWriter {
     json_["num_attention_heads"] = heads;
     json_["num_key_value_heads"] = draft_.EqualPositives("attention.head_count_kv", heads);
     rotated_ = family_.read_heads(draft_);
-    json_["rms_norm_eps"] =
-        fields_.Float(draft_.Key("attention.layer_norm_rms_epsilon"), 1e-12, 0.1);
+    const char* epsilon =
+        family_.layer_norm ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon";
+    json_["rms_norm_eps"] = fields_.Float(draft_.Key(epsilon), 1e-12, 0.1);
     json_["max_position_embeddings"] = draft_.Positive("context_length");
     // Which matrices have a bias follows from the tensors. The loader finds out if layers differ.
-    json_["attention_bias"] = file_.FindTensor("blk.0.attn_q.bias") != nullptr;
+    json_["attention_bias"] = file_.FindTensor("blk.0.attn_q.bias") != nullptr ||
+                              file_.FindTensor("blk.0.attn_qkv.bias") != nullptr;
   }
 
   absl::Status WriteEmbeddings() {
@@ -178,8 +191,12 @@ bool IsTurnMarker(std::string_view spelling) {
 
 absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
   GgufFields fields(file);
-  // In gpt-oss it ends a part of an answer.
-  const bool ends_with_end = fields.String("general.architecture", 64, "") == "phi3";
+  // Some spellings end an answer in some families only: in gpt-oss "<|end|>" ends a part of it.
+  const GgufFamily* family = FindGgufFamily(fields.String("general.architecture", 64, ""));
+  const auto ends_answers = [&](std::string_view spelling) {
+    return std::ranges::find(kEndSpellings, spelling) != kEndSpellings.end() ||
+           (family != nullptr && std::ranges::find(family->ends, spelling) != family->ends.end());
+  };
   std::set<int64_t> ids;
   for (const char* key : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id",
                           "tokenizer.ggml.eom_token_id"}) {
@@ -192,11 +209,7 @@ absl::StatusOr<std::vector<int64_t>> GgufEndTokens(const GgufFile& file) {
     const size_t count = std::min(tokens->strings.size(), types->count);
     for (size_t i = 0; i < count; i++) {
       if (types->Int(i) != kControlToken && !IsTurnMarker(tokens->strings[i])) continue;
-      if (std::ranges::find(kEndSpellings, tokens->strings[i]) == kEndSpellings.end() &&
-          !(ends_with_end && tokens->strings[i] == "<|end|>")) {
-        continue;
-      }
-      ids.insert(static_cast<int64_t>(i));
+      if (ends_answers(tokens->strings[i])) ids.insert(static_cast<int64_t>(i));
     }
   }
   return std::vector<int64_t>(ids.begin(), ids.end());

@@ -6,18 +6,18 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 namespace penstock {
 
 // The text of the config.json that `file` was converted from, as far as the forward pass needs it:
-// architectures deepseek2, gemma2, gemma3, gpt-oss, granite, llama (Llama and Mistral, as
-// LlamaForCausalLM, and Mixtral), phi3, qwen2, qwen2moe, qwen3 and qwen3moe. `file` must have the
+// architectures of gguf_family.cc; llama is Llama and Mistral (as LlamaForCausalLM), and Mixtral.
+// `file` must have the
 // tensors of all parts of a split model. INVALID_ARGUMENT names the key or the tensor and what is
 // allowed; every key of the architecture that is not understood is refused.
 absl::StatusOr<std::string> GgufConfigJson(const GgufFile& file);
 
-// general.architecture; INVALID_ARGUMENT unless it is one of those above.
+// general.architecture; INVALID_ARGUMENT unless it is one of these.
 absl::StatusOr<std::string> GgufArchitecture(const GgufFile& file);
 
 // True for the markers of a turn of Gemma. Some files have them as ordinary tokens; in all of

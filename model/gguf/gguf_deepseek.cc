@@ -48,10 +48,8 @@ void WriteGroups(GgufDraft& draft, bool sigmoid) {
   if (!sigmoid) draft.json["topk_method"] = count > 1 ? "group_limited_greedy" : "greedy";
 }
 
-void WriteExperts(GgufDraft& draft) {
+void WriteExperts(GgufDraft& draft, bool sigmoid) {
   nlohmann::json& json = draft.json;
-  const int64_t gating =
-      draft.fields.Int(draft.Key("expert_gating_func"), kSoftmax, kSigmoid, kSoftmax);
   json["n_routed_experts"] = draft.Positive("expert_count");
   json["num_experts_per_tok"] = draft.Positive("expert_used_count");
   json["moe_intermediate_size"] = draft.Positive("expert_feed_forward_length");
@@ -62,12 +60,7 @@ void WriteExperts(GgufDraft& draft) {
   json["routed_scaling_factor"] =
       draft.fields.Float(draft.Key("expert_weights_scale"), 1e-3, 1e3, 1);
   json["norm_topk_prob"] = draft.fields.Bool(draft.Key("expert_weights_norm"), false);
-  if (gating == kSigmoid) {
-    json["architectures"] = {"DeepseekV3ForCausalLM"};
-  } else if (json["norm_topk_prob"].get<bool>()) {
-    draft.fields.Fail(draft.Key("expert_weights_norm"), "false with softmax");
-  }
-  WriteGroups(draft, gating == kSigmoid);
+  WriteGroups(draft, sigmoid);
 }
 
 // Files have mscale_all_dim only. In all published models mscale is equal to it.
@@ -111,8 +104,28 @@ int64_t ReadLatentHeads(GgufDraft& draft) {
 }
 
 void WriteDeepseek(GgufDraft& draft) {
-  WriteExperts(draft);
+  const int64_t gating =
+      draft.fields.Int(draft.Key("expert_gating_func"), kSoftmax, kSigmoid, kSoftmax);
+  WriteExperts(draft, gating == kSigmoid);
+  if (gating == kSigmoid) {
+    draft.json["architectures"] = {"DeepseekV3ForCausalLM"};
+  } else if (draft.json["norm_topk_prob"].get<bool>()) {
+    draft.fields.Fail(draft.Key("expert_weights_norm"), "false with softmax");
+  }
   WriteYarnScale(draft);
+}
+
+// GLM-4.5 has DeepSeek-V3's experts. block_count counts the layers for multi-token prediction too.
+void WriteGlm4Moe(GgufDraft& draft) {
+  RefuseWindow(draft);
+  nlohmann::json& json = draft.json;
+  const int64_t blocks = json["num_hidden_layers"].get<int64_t>();
+  const int64_t further = draft.fields.Int(draft.Key("nextn_predict_layers"), 0, blocks - 1, 0);
+  json["num_hidden_layers"] = blocks - further;
+  json["num_nextn_predict_layers"] = further;
+  draft.fields.Int(draft.Key("expert_gating_func"), kSigmoid, kSigmoid);
+  WriteExperts(draft, true);
+  json["use_qk_norm"] = draft.file.FindTensor("blk.0.attn_q_norm.weight") != nullptr;
 }
 
 }  // namespace penstock

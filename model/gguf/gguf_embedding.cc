@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "model/gguf/file/gguf_fields.h"
 #include "model/gguf/gguf_config.h"
-#include "model/gguf/gguf_fields.h"
 
 namespace penstock {
 namespace {

@@ -10,14 +10,6 @@ namespace {
 
 constexpr int64_t kMaxHeadSize = 65536;
 
-// Files of these architectures do not say which layers a window is for.
-void RefuseWindow(GgufDraft& draft) {
-  const std::string key = draft.Key("attention.sliding_window");
-  const int64_t window = draft.fields.Int(key, 0, GgufDraft::kMaxNumber, 0);
-  if (window == 0 || window >= draft.json["max_position_embeddings"].get<int64_t>()) return;
-  draft.fields.Fail(key, "absent, or at least the context's length");
-}
-
 // Mixtral, whose experts have the size of feed_forward_length.
 void WriteMixtral(GgufDraft& draft) {
   const int64_t size = draft.EqualPositives("feed_forward_length");
@@ -111,17 +103,52 @@ constexpr std::string_view kGemma2Keys[] = {"attention.sliding_window_pattern",
 constexpr std::string_view kGemma3Keys[] = {"attention.sliding_window_pattern",
                                             "rope.freq_base_swa"};
 
+constexpr std::string_view kGlm4MoeKeys[] = {"expert_gating_func",        "expert_group_count",
+                                             "expert_group_used_count",   "expert_shared_count",
+                                             "expert_weights_norm",       "expert_weights_scale",
+                                             "leading_dense_block_count", "nextn_predict_layers"};
 constexpr std::string_view kGraniteKeys[] = {"attention.scale", "embedding_scale", "logit_scale",
                                              "residual_scale"};
+constexpr std::string_view kLayerNormKeys[] = {"attention.layer_norm_epsilon"};
+constexpr std::string_view kOlmo2Keys[] = {"attention.sliding_window_pattern"};
 constexpr std::string_view kQwen2MoeKeys[] = {"expert_shared_feed_forward_length"};
 
+constexpr GgufRename kFalconRenames[] = {{"intermediate_size", "ffn_hidden_size"},
+                                         {"num_key_value_heads", "num_kv_heads"},
+                                         {"rms_norm_eps", "layer_norm_epsilon"},
+                                         {"hidden_act", "activation"}};
+constexpr GgufRename kGpt2Renames[] = {
+    {"num_hidden_layers", "n_layer"},           {"hidden_size", "n_embd"},
+    {"intermediate_size", "n_inner"},           {"num_attention_heads", "n_head"},
+    {"max_position_embeddings", "n_positions"}, {"rms_norm_eps", "layer_norm_epsilon"},
+    {"hidden_act", "activation_function"}};
+constexpr GgufRename kGptNeoxRenames[] = {{"rms_norm_eps", "layer_norm_eps"},
+                                          {"rope_theta", "rotary_emb_base"},
+                                          {"partial_rotary_factor", "rotary_pct"}};
+constexpr GgufRename kStarcoder2Renames[] = {{"rms_norm_eps", "norm_epsilon"}};
+
+constexpr std::string_view kGlmEnds[] = {"<|user|>", "<|observation|>"};
+constexpr std::string_view kPhi3Ends[] = {"<|end|>"};
+
 constexpr GgufFamily kFamilies[] = {
+    {.architecture = "chatglm",
+     .hugging_face = "GlmForCausalLM",
+     .ends = kGlmEnds,
+     .read_heads = ReadPartlyRotatedHeads,
+     .write = RefuseWindow},
     {.architecture = "deepseek2",
      .hugging_face = "DeepseekV2ForCausalLM",
      .keys = kDeepseekKeys,
      .experts = true,
      .read_heads = ReadLatentHeads,
      .write = WriteDeepseek},
+    {.architecture = "falcon",
+     .hugging_face = "FalconForCausalLM",
+     .keys = kLayerNormKeys,
+     .layer_norm = true,
+     .renames = kFalconRenames,
+     .read_heads = ReadEqualHeads,
+     .write = WriteFalcon},
     {.architecture = "gemma2",
      .hugging_face = "Gemma2ForCausalLM",
      .keys = kGemma2Keys,
@@ -132,11 +159,38 @@ constexpr GgufFamily kFamilies[] = {
      .keys = kGemma3Keys,
      .read_heads = ReadEqualHeads,
      .write = WriteGemma3},
+    {.architecture = "glm4",
+     .hugging_face = "Glm4ForCausalLM",
+     .ends = kGlmEnds,
+     .read_heads = ReadPartlyRotatedHeads,
+     .write = RefuseWindow},
+    {.architecture = "glm4moe",
+     .hugging_face = "Glm4MoeForCausalLM",
+     .keys = kGlm4MoeKeys,
+     .experts = true,
+     .ends = kGlmEnds,
+     .read_heads = ReadPartlyRotatedHeads,
+     .write = WriteGlm4Moe},
     {.architecture = "gpt-oss",
      .hugging_face = "GptOssForCausalLM",
      .experts = true,
      .read_heads = ReadEqualHeads,
      .write = WriteGptOss},
+    {.architecture = "gpt2",
+     .hugging_face = "GPT2LMHeadModel",
+     .keys = kLayerNormKeys,
+     .layer_norm = true,
+     .renames = kGpt2Renames,
+     .read_heads = ReadEqualHeads,
+     .write = WriteGpt2},
+    {.architecture = "gptneox",
+     .hugging_face = "GPTNeoXForCausalLM",
+     .keys = kLayerNormKeys,
+     .layer_norm = true,
+     .parallel_field = true,
+     .renames = kGptNeoxRenames,
+     .read_heads = ReadPartlyRotatedHeads,
+     .write = WriteGptNeox},
     {.architecture = "granite",
      .hugging_face = "GraniteForCausalLM",
      .keys = kGraniteKeys,
@@ -147,8 +201,14 @@ constexpr GgufFamily kFamilies[] = {
      .experts = true,
      .read_heads = ReadEqualHeads,
      .write = WriteLlama},
+    {.architecture = "olmo2",
+     .hugging_face = "Olmo2ForCausalLM",
+     .keys = kOlmo2Keys,
+     .read_heads = ReadEqualHeads,
+     .write = RefuseWindow},
     {.architecture = "phi3",
      .hugging_face = "Phi3ForCausalLM",
+     .ends = kPhi3Ends,
      .read_heads = ReadPartlyRotatedHeads,
      .write = WritePhi3},
     {.architecture = "qwen2",
@@ -170,7 +230,28 @@ constexpr GgufFamily kFamilies[] = {
      .experts = true,
      .read_heads = ReadEqualHeads,
      .write = WriteQwen3Moe},
+    {.architecture = "starcoder2",
+     .hugging_face = "Starcoder2ForCausalLM",
+     .keys = kLayerNormKeys,
+     .layer_norm = true,
+     .renames = kStarcoder2Renames,
+     .read_heads = ReadEqualHeads,
+     .write = WriteStarcoder2},
 };
+
+// The size of a head, of keys and of values.
+int64_t ReadHeadSize(GgufDraft& draft) {
+  const int64_t hidden = draft.Positive("embedding_length");
+  const int64_t heads = draft.EqualPositives("attention.head_count");
+  const int64_t size = draft.fields.Int(draft.Key("attention.key_length"), 1, kMaxHeadSize,
+                                        std::max<int64_t>(hidden / heads, 1));
+  const std::string key = draft.Key("attention.value_length");
+  if (draft.fields.Int(key, 0, GgufDraft::kMaxNumber, size) != size) {
+    draft.fields.Fail(key, fmt::format("the size of a head ({})", size));
+  }
+  draft.json["head_dim"] = size;
+  return size;
+}
 
 }  // namespace
 
@@ -186,12 +267,16 @@ int64_t GgufDraft::EqualPositives(std::string_view name, std::optional<int64_t> 
   return fields.EqualInts(Key(name), 1, kMaxNumber, absent);
 }
 
+const GgufFamily* FindGgufFamily(std::string_view architecture) {
+  const auto* const known = std::ranges::find(kFamilies, architecture, &GgufFamily::architecture);
+  return known == std::end(kFamilies) ? nullptr : known;
+}
+
 absl::StatusOr<const GgufFamily*> FindGgufFamily(const GgufFile& file) {
   constexpr char kKey[] = "general.architecture";
   GgufFields fields(file);
-  const std::string name = fields.String(kKey, 64);
-  const auto* const known = std::ranges::find(kFamilies, name, &GgufFamily::architecture);
-  if (known == std::end(kFamilies)) {
+  const GgufFamily* known = FindGgufFamily(fields.String(kKey, 64));
+  if (known == nullptr) {
     std::vector<std::string_view> names;
     std::ranges::transform(kFamilies, std::back_inserter(names), &GgufFamily::architecture);
     fields.Fail(kKey, fmt::format("one of {}", fmt::join(names, ", ")));
@@ -201,17 +286,31 @@ absl::StatusOr<const GgufFamily*> FindGgufFamily(const GgufFile& file) {
 }
 
 int64_t ReadEqualHeads(GgufDraft& draft) {
-  const int64_t hidden = draft.Positive("embedding_length");
-  const int64_t heads = draft.EqualPositives("attention.head_count");
-  const int64_t head_dim = draft.fields.Int(draft.Key("attention.key_length"), 1, kMaxHeadSize,
-                                            std::max<int64_t>(hidden / heads, 1));
-  for (const char* name : {"attention.value_length", "rope.dimension_count"}) {
-    const std::string key = draft.Key(name);
-    if (draft.fields.Int(key, 0, GgufDraft::kMaxNumber, head_dim) == head_dim) continue;
-    draft.fields.Fail(key, fmt::format("the size of a head ({})", head_dim));
+  const int64_t size = ReadHeadSize(draft);
+  const std::string key = draft.Key("rope.dimension_count");
+  if (draft.fields.Int(key, 0, GgufDraft::kMaxNumber, size) != size) {
+    draft.fields.Fail(key, fmt::format("the size of a head ({})", size));
   }
-  draft.json["head_dim"] = head_dim;
-  return head_dim;
+  return size;
+}
+
+int64_t ReadPartlyRotatedHeads(GgufDraft& draft) {
+  const int64_t size = ReadHeadSize(draft);
+  const std::string key = draft.Key("rope.dimension_count");
+  const int64_t rotated = draft.fields.Int(key, 2, size);
+  const double part = static_cast<double>(rotated) / static_cast<double>(size);
+  if (rotated % 2 != 0 || static_cast<int64_t>(static_cast<double>(size) * part) != rotated) {
+    draft.fields.Fail(key, fmt::format("an even number up to the size of a head ({})", size));
+  }
+  draft.json["partial_rotary_factor"] = part;
+  return rotated;
+}
+
+void RefuseWindow(GgufDraft& draft) {
+  const std::string key = draft.Key("attention.sliding_window");
+  const int64_t window = draft.fields.Int(key, 0, GgufDraft::kMaxNumber, 0);
+  if (window == 0 || window >= draft.json["max_position_embeddings"].get<int64_t>()) return;
+  draft.fields.Fail(key, "absent, or at least the context's length");
 }
 
 }  // namespace penstock

@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "model/gguf/gguf_fields.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_fields.h"
+#include "model/gguf/file/gguf_file.h"
 
 namespace penstock {
 
@@ -33,6 +33,12 @@ struct GgufDraft {
   nlohmann::json json = nlohmann::json::object();
 };
 
+// A field of config.json that a family names otherwise than Llama.
+struct GgufRename {
+  std::string_view usual;
+  std::string_view own;
+};
+
 // An architecture of GGUF files, by its differences from those that say all in the keys of
 // gguf_config.cc. Plain data; gguf_family.cc has one row for each.
 struct GgufFamily {
@@ -40,7 +46,13 @@ struct GgufFamily {
   std::string_view hugging_face;  // unless `write` sets "architectures"
   // Keys behind "ARCHITECTURE." that are understood beside those of all families.
   std::span<const std::string_view> keys;
-  bool experts = false;  // the expert_* keys may be there
+  bool experts = false;         // the expert_* keys may be there
+  bool layer_norm = false;      // norms are layer norms: attention.layer_norm_epsilon
+  bool parallel_field = false;  // use_parallel_residual must be there; otherwise it must be false
+  // Fields that `write` and all before it write under Llama's names.
+  std::span<const GgufRename> renames;
+  // Control tokens that end an answer, beside those of all families.
+  std::span<const std::string_view> ends;
   // Reads the sizes of heads and returns the dimensions of a head that are rotated.
   int64_t (*read_heads)(GgufDraft& draft);
   // Writes what the family has of its own, after all else is written.
@@ -49,18 +61,28 @@ struct GgufFamily {
 
 // INVALID_ARGUMENT unless general.architecture names a row.
 absl::StatusOr<const GgufFamily*> FindGgufFamily(const GgufFile& file);
+const GgufFamily* FindGgufFamily(std::string_view architecture);  // null if there is no such row
 
 // For read_heads: the keys of queries, keys, values and rotation must agree on the size.
 int64_t ReadEqualHeads(GgufDraft& draft);
+// The same, but rope.dimension_count says how many dimensions are rotated.
+int64_t ReadPartlyRotatedHeads(GgufDraft& draft);
+// These architectures do not say which layers a window is for.
+void RefuseWindow(GgufDraft& draft);
 
 // gguf_deepseek.cc
 int64_t ReadLatentHeads(GgufDraft& draft);
 void WriteDeepseek(GgufDraft& draft);
+void WriteGlm4Moe(GgufDraft& draft);
 // gguf_gemma.cc
 void WriteGemma2(GgufDraft& draft);
 void WriteGemma3(GgufDraft& draft);
+// gguf_layer_norm.cc
+void WriteFalcon(GgufDraft& draft);
+void WriteGpt2(GgufDraft& draft);
+void WriteGptNeox(GgufDraft& draft);
+void WriteStarcoder2(GgufDraft& draft);
 // gguf_phi.cc
-int64_t ReadPartlyRotatedHeads(GgufDraft& draft);
 void WritePhi3(GgufDraft& draft);
 
 }  // namespace penstock

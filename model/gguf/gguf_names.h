@@ -11,8 +11,9 @@ namespace penstock {
 // "model.layers.3.self_attn.q_proj.weight"), for the architectures of GgufConfigJson; absent for
 // other names. And the other way. Names are those of Llama, of mixtures of experts in Qwen's form
 // and of DeepSeek's latents; where a family's checkpoints have others, the names are still these:
-// post_attention_norm and post_ffw_norm (Gemma; in gpt-oss the first is the norm before the MLP),
-// mlp.router, mlp.experts and mlp.shared_experts, and sinks that are a weight.
+// post_attention_norm and post_ffw_norm (Gemma; in gpt-oss and glm4moe the first is the norm before
+// the MLP), ln_attn (Falcon's norm of attention beside one of the MLP, which is input_layernorm),
+// embed_positions, mlp.router, mlp.experts and mlp.shared_experts, and sinks that are a weight.
 std::optional<std::string> HuggingFaceName(std::string_view gguf_name);
 std::optional<std::string> GgufName(std::string_view hugging_face_name);
 

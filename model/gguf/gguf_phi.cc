@@ -1,4 +1,3 @@
-#include <algorithm>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -57,20 +56,6 @@ void WriteLongRope(GgufDraft& draft) {
 }
 
 }  // namespace
-
-int64_t ReadPartlyRotatedHeads(GgufDraft& draft) {
-  const int64_t heads = draft.EqualPositives("attention.head_count");
-  const int64_t size = std::max<int64_t>(draft.Positive("embedding_length") / heads, 1);
-  const std::string key = draft.Key("rope.dimension_count");
-  const int64_t rotated = draft.fields.Int(key, 2, size);
-  const double part = static_cast<double>(rotated) / static_cast<double>(size);
-  if (rotated % 2 != 0 || static_cast<int64_t>(static_cast<double>(size) * part) != rotated) {
-    draft.fields.Fail(key, fmt::format("an even number up to the size of a head ({})", size));
-  }
-  draft.json["head_dim"] = size;
-  draft.json["partial_rotary_factor"] = part;
-  return rotated;
-}
 
 void WritePhi3(GgufDraft& draft) {
   const std::string window = draft.Key("attention.sliding_window");

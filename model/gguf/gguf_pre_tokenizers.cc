@@ -19,6 +19,8 @@ enum class Form {
   kDeepSeekV3,     // deepseek-ai/DeepSeek-V3
   kDeepSeekCoder,  // deepseek-ai/deepseek-coder-6.7b-instruct
   kDeepSeekLlm,    // deepseek-ai/DeepSeek-V2-Lite
+  kGpt4,           // allenai/OLMo-2-1124-7B, THUDM/glm-4-9b-hf, zai-org/GLM-4.5
+  kGptNeox,        // EleutherAI/gpt-neox-20b
 };
 
 struct NamedForm {
@@ -27,15 +29,19 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 14> kForms = {{{"deepseek-coder", Form::kDeepSeekCoder},
+constexpr std::array<NamedForm, 18> kForms = {{{"chatglm-bpe", Form::kGpt4},
+                                               {"dbrx", Form::kGpt4},
+                                               {"deepseek-coder", Form::kDeepSeekCoder},
                                                {"deepseek-llm", Form::kDeepSeekLlm},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
+                                               {"glm4", Form::kGpt4},
                                                {"gpt-2", Form::kGpt2},
                                                {"gpt-4o", Form::kO200k},
                                                {"llama-bpe", Form::kLlama3},
                                                {"llama-v3", Form::kLlama3},
                                                {"llama3", Form::kLlama3},
+                                               {"olmo", Form::kGptNeox},
                                                {"qwen2", Form::kQwen2},
                                                {"refact", Form::kDigitsGpt2},
                                                {"smollm", Form::kDigitsGpt2},
@@ -94,10 +100,12 @@ nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
 nlohmann::json StepsOf(Form form) {
   switch (form) {
     case Form::kGpt2:
+    case Form::kGptNeox:
       return ByteLevel(true);
     case Form::kDigitsGpt2:
       return Sequence({Digits(), ByteLevel(true)});
     case Form::kLlama3:
+    case Form::kGpt4:
       return Sequence({Split(kLlama3Pattern), ByteLevel(false)});
     case Form::kQwen2:
       return Sequence({Split(kQwen2Pattern), ByteLevel(false)});
@@ -127,7 +135,8 @@ std::optional<GgufPreTokenizer> FindGgufPreTokenizer(std::string_view name) {
   const bool whole = known->form == Form::kLlama3 || known->form == Form::kTekken;
   GgufPreTokenizer found = {
       .pre_tokenizer = StepsOf(known->form), .ignore_merges = whole, .adds_bos = whole};
-  if (known->form == Form::kQwen2) found.normalizer = {{"type", "NFC"}};
+  if (known->form == Form::kQwen2 || known->form == Form::kGptNeox)
+    found.normalizer = {{"type", "NFC"}};
   return found;
 }
 

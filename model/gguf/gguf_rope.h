@@ -4,7 +4,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "model/gguf/gguf_fields.h"
+#include "model/gguf/file/gguf_fields.h"
 
 namespace penstock {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/gguf/gguf_fields.h"
+#include "model/gguf/file/gguf_fields.h"
 #include "model/gguf/gguf_merges.h"
 #include "model/gguf/gguf_pre_tokenizers.h"
 #include "model/gguf/gguf_tokens.h"

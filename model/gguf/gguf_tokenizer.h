@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 namespace penstock {
 

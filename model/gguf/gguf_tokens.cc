@@ -4,8 +4,8 @@
 #include <unordered_map>
 
 #include "base/printable_name.h"
+#include "model/gguf/file/gguf_fields.h"
 #include "model/gguf/gguf_config.h"
-#include "model/gguf/gguf_fields.h"
 
 namespace penstock {
 namespace {

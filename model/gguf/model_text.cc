@@ -6,9 +6,9 @@
 #include <system_error>
 
 #include "base/mapped_file.h"
+#include "model/gguf/file/gguf_model.h"
 #include "model/gguf/gguf_config.h"
 #include "model/gguf/gguf_embedding.h"
-#include "model/gguf/gguf_model.h"
 #include "model/gguf/gguf_tokenizer.h"
 
 namespace penstock {

@@ -7,8 +7,8 @@
 
 #include "base/check.h"
 #include "model/checkpoint/model_config.h"
+#include "model/gguf/file/gguf_file.h"
 #include "model/gguf/gguf_config.h"
-#include "model/gguf/gguf_file.h"
 #include "model/gguf/gguf_names.h"
 #include "model/gguf/gguf_tokenizer.h"
 #include "model/tokenizer/tokenizer.h"

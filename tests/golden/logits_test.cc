@@ -190,10 +190,12 @@ TEST_P(GoldenLogitsTest, TheOtherGeluIsFarther) {
   const ScopedIsa scoped(Isa::kPortable);
   ModelConfig& config = model_->weights.config;
   if (config.names.HasGate()) return;
-  const double right = Compare(OneByOne(), expected_.logits_bf16_kv).rms;
+  const std::vector<float>& expected =
+      HasIntegers() ? expected_.logits_int16 : expected_.logits_bf16_kv;
+  const double right = Compare(OneByOne(), expected).rms;
   const bool exact = config.activation == Activation::kGelu;
   config.activation = exact ? Activation::kGeluTanh : Activation::kGelu;
-  EXPECT_GT(Compare(OneByOne(), expected_.logits_bf16_kv).rms, 2 * right);
+  EXPECT_GT(Compare(OneByOne(), expected).rms, 2 * right);
 }
 
 TEST_P(GoldenLogitsTest, ChunksOfThePromptChangeNoBit) {
@@ -291,6 +293,7 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
   const int64_t query = int64_t{weights.config.heads} * weights.config.head_dim,
                 key = int64_t{weights.config.kv_heads} * weights.config.head_dim;
   constexpr int64_t kRow = 37, kGateUp = kRow / 16 * 32 + kRow % 16;  // of make_gguf.py
+  const int64_t up = weights.config.names.HasGate() ? kGateUp + 16 : kRow;
   ExpectRow("output", weights.lm_head, kRow);
   if (weights.embedding_weight) ExpectRow("token_embd", *weights.embedding_weight, kRow);
   for (size_t i = 0; i < weights.layers.size(); ++i) {
@@ -299,9 +302,10 @@ TEST_P(GoldenLogitsTest, BlocksHaveTheWeightsOfGgml) {
     ExpectRow(prefix + "attn_q", layer.qkv, kRow);
     ExpectRow(prefix + "attn_k", layer.qkv, query + kRow % key);
     ExpectRow(prefix + "attn_v", layer.qkv, query + key + kRow % key);
+    ExpectRow(prefix + "attn_qkv", layer.qkv, kRow);
     ExpectRow(prefix + "attn_output", layer.attention_output, kRow);
     ExpectRow(prefix + "ffn_gate", layer.gate_up, kGateUp);
-    ExpectRow(prefix + "ffn_up", layer.gate_up, kGateUp + 16);
+    ExpectRow(prefix + "ffn_up", layer.gate_up, up);
     ExpectRow(prefix + "ffn_down", layer.down, kRow);
   }
 }
@@ -314,16 +318,18 @@ INSTANTIATE_TEST_SUITE_P(
                     "gpt_oss", "gpt_oss_mxfp4", "granite", "mixtral", "olmo2", "qwen2_moe",
                     "qwen3_moe", "phi3_window", "phi4_longrope", "phi4_shortrope", "smollm3",
                     "starcoder2", "gguf_deepseek_v2_lite", "gguf_deepseek_v3", "gguf_f16",
-                    "gguf_gemma2", "gguf_gemma3", "gguf_gpt_oss", "gguf_granite", "gguf_phi3",
-                    "gguf_qwen2_moe", "gguf_mixed", "gguf_mixtral", "gguf_q4_0", "gguf_q4_k_m",
-                    "gguf_q8_0_tied", "gguf_qwen3_moe", "llama2_f32", "llama3_sharded",
-                    "llama_linear", "llama_tied_bias_f16", "mistral_window", "qwen2_window",
-                    "quantised_awq", "quantised_ct_int4", "quantised_ct_int4_experts",
-                    "quantised_ct_fp8_channel", "quantised_ct_fp8_tensor", "quantised_fp8_block",
-                    "quantised_fp8_deepseek", "quantised_ct_int4_zeros",
-                    "quantised_ct_int8_channel", "quantised_ct_w8a8", "quantised_gptq",
-                    "quantised_gptq_int8", "quantised_gptq_v2_order", "qwen2_yarn", "qwen3_bias",
-                    "qwen3_f32"),
+                    "gguf_chatglm", "gguf_falcon_11b", "gguf_falcon_40b", "gguf_falcon_7b",
+                    "gguf_glm4", "gguf_glm4_moe", "gguf_gpt2", "gguf_gptneox",
+                    "gguf_gptneox_sequential", "gguf_olmo2", "gguf_starcoder2", "gguf_gemma2",
+                    "gguf_gemma3", "gguf_gpt_oss", "gguf_granite", "gguf_phi3", "gguf_qwen2_moe",
+                    "gguf_mixed", "gguf_mixtral", "gguf_q4_0", "gguf_q4_k_m", "gguf_q8_0_tied",
+                    "gguf_qwen3_moe", "llama2_f32", "llama3_sharded", "llama_linear",
+                    "llama_tied_bias_f16", "mistral_window", "qwen2_window", "quantised_awq",
+                    "quantised_ct_int4", "quantised_ct_int4_experts", "quantised_ct_fp8_channel",
+                    "quantised_ct_fp8_tensor", "quantised_fp8_block", "quantised_fp8_deepseek",
+                    "quantised_ct_int4_zeros", "quantised_ct_int8_channel", "quantised_ct_w8a8",
+                    "quantised_gptq", "quantised_gptq_int8", "quantised_gptq_v2_order",
+                    "qwen2_yarn", "qwen3_bias", "qwen3_f32"),
     [](const auto& tested) { return tested.param; });
 
 }  // namespace

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 
+import gguf_families
 import make_logits
 import make_quantised
 
@@ -133,16 +134,16 @@ def cases():
             original_max_position_embeddings=32, rope_scaling=dict(
                 type="longrope", short_factor=[1.0, 1.0, 1.1, 1.2, 1.3, 1.5],
                 long_factor=[1.0, 1.2, 1.9, 3.1, 4.5, 6.0])), "phi3", lambda name: "Q8_0"),
+        **gguf_families.cases(),
     }
 
 
 def gguf_name(name, names=NAMES):
     """The name without .weight or .bias, as GGUF files have it."""
     module = name.rsplit(".", 1)[0]
-    whole = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
-    if module in whole:
-        return whole[module]
-    layer, inside = module.removeprefix("model.layers.").split(".", 1)
+    if module in gguf_families.OUTER:
+        return gguf_families.OUTER[module]
+    layer, inside = gguf_families.LAYER.fullmatch(module).groups()
     expert = EXPERT.fullmatch(inside)
     return f"blk.{layer}.{f'ffn_{EXPERT_PARTS[expert[2]]}_exps' if expert else names[inside]}"
 
@@ -190,15 +191,22 @@ def describe_gemma(writer, config):
 
 
 def stored_row(name, config):
-    """The row of the file that is row ROW in memory. Pairs of DeepSeek's rotated dimensions lie side
-    by side in the file, and in two halves in memory."""
-    if config.model_type == "phi3" and name.endswith("ffn_up"):  # rows of the gate precede it
-        return config.intermediate_size + ROW
-    if not name.endswith("attn_q") or not hasattr(config, "kv_lora_rank"):
+    """The row of the file that is row ROW in memory. Pairs of the rotated dimensions of DeepSeek and
+    GLM lie side by side in the file, and in two halves in memory."""
+    glm = config.model_type in ("glm", "glm4")
+    if (glm or config.model_type == "phi3") and name.endswith("ffn_up"):
+        return config.intermediate_size + ROW  # rows of the gate precede it
+    if glm and name.endswith(("attn_q", "attn_k")):
+        plain, rotated, size = 0, config.head_dim // 2, config.head_dim
+    elif name.endswith("attn_q") and hasattr(config, "kv_lora_rank"):
+        plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
+        size = plain + rotated
+    else:
         return ROW
-    plain, rotated = config.qk_nope_head_dim, config.qk_rope_head_dim
-    at = ROW % (plain + rotated) - plain
-    return ROW if at < 0 else ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
+    at = ROW % size - plain
+    if not 0 <= at < rotated:
+        return ROW
+    return ROW - at + at % (rotated // 2) * 2 + at // (rotated // 2)
 
 
 def describe_phi3(writer, config, size):
@@ -259,6 +267,8 @@ def describe(writer, config):
     """The metadata of the file, as llama.cpp's converter writes them."""
     import gguf
     import torch
+    if gguf_families.is_one_of_these(config):
+        return gguf_families.describe(writer, config)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -339,6 +349,11 @@ def write_halves(writer, layer, parameter, config, generator):
         parameter.copy_(torch.from_numpy(both).to(torch.bfloat16).float())
 
 
+def names_of(architecture):
+    own = GEMMA_NAMES if architecture.startswith("gemma") else {}
+    return {**NAMES, **own, **gguf_families.NAMES.get(architecture, {})}
+
+
 def write_tensors(writer, model, architecture, kind_of, generator):
     """Gives the model the weights of the blocks that it writes; returns a row of each quantised one,
     for experts of the last."""
@@ -346,10 +361,14 @@ def write_tensors(writer, model, architecture, kind_of, generator):
     import numpy as np
     import torch
     config, rows, experts = model.config, {}, {}
-    names = {**NAMES, **(GEMMA_NAMES if architecture.startswith("gemma") else {})}
+    names = names_of(architecture)
     for name, parameter in model.named_parameters():
         value = parameter.detach().numpy()
         short, end = gguf_name(name, names), name.rsplit(".", 1)[1]
+        if gguf_families.is_transposed(short, config):
+            value = value.T
+        order = gguf_families.rows_in_file(short, len(value), config)
+        value = value[order]
         if "Gemma" in type(model).__name__ and value.ndim == 1:
             value = value + np.float32(1)
         if short.endswith("attn_kv_b") and has_halves(config):
@@ -370,7 +389,7 @@ def write_tensors(writer, model, architecture, kind_of, generator):
             else:
                 rows[short] = torch.from_numpy(value[stored_row(short, config) % len(value)].copy())
             with torch.no_grad():
-                parameter.copy_(torch.from_numpy(value.copy()))
+                parameter.copy_(torch.from_numpy(value[np.argsort(order)].copy()))
         if short.endswith("ffn_gate_inp_shexp"):
             data = data[0]
         if short.startswith("blk.1.") and short.endswith("_exps") and config.model_type == "mixtral":
@@ -397,6 +416,7 @@ def make(name, case, seed):
     config = config_class(**{**make_logits.SHAPE, **changes})
     generator = torch.Generator().manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").float().eval()
+    mtp = make_logits.add_mtp(model)
     make_logits.draw_weights(model, generator)
     make_logits.scale_scores(model)
     model.tie_weights()
@@ -412,9 +432,16 @@ def make(name, case, seed):
     writer.write_tensors_to_file()
     writer.close()
     tokens = torch.randint(0, config.vocab_size, (1, make_logits.TOKENS), generator=generator)
-    if config.tie_word_embeddings:
+    if config.tie_word_embeddings and "token_embd" in rows:
         rows["output"] = rows["token_embd"]
-    expected = make_quantised.compute(model, tokens, lambda name: gguf_name(name + ".weight") in rows)
+    names = names_of(architecture)
+    expected = make_quantised.compute(
+        model, tokens, lambda name: gguf_name(name + ".weight", names) in rows)
+    if mtp is not None:
+        with torch.no_grad():
+            hidden = model.model(tokens, use_cache=False).last_hidden_state
+            logits, own = make_logits.mtp_logits(model, mtp, tokens, hidden)
+        expected.update(mtp_logits=logits, mtp_hidden=own)
     expected.update({f"row.{name}": row.clone() for name, row in rows.items()})
     if not rows:
         del expected["logits_int16"]

@@ -36,7 +36,8 @@ def enter_environment():
 enter_environment()
 import gguf  # noqa: E402
 import sentencepiece  # noqa: E402
-from tokenizers import AddedToken, Regex, Tokenizer, pre_tokenizers, processors  # noqa: E402
+from tokenizers import (  # noqa: E402
+    AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers, processors)
 from transformers import LlamaTokenizer  # noqa: E402
 from transformers.convert_slow_tokenizer import convert_slow_tokenizer  # noqa: E402
 
@@ -46,6 +47,17 @@ TEKKEN = "|".join(
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*",
         r"\p{N}",
         r" ?[^\s\p{L}\p{N}]+[\r\n/]*",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    ]
+)
+GPT4 = "|".join(
+    [
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",
+        r"\p{N}{1,3}",
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",
         r"\s*[\r\n]+",
         r"\s+(?!\S)",
         r"\s+",
@@ -168,6 +180,17 @@ def make_byte_level(texts):
     write_cases("deepseek_llm", with_pipeline(data, steps, False), texts)
 
 
+def make_byte_level_of_more_families(texts):
+    data = byte_level("glm4", "glm4", "llama3", bos_token_id=640, eos_token_id=644)
+    write_cases("glm4", with_pipeline(data, split([GPT4]) + [raw_bytes()], False), texts)
+
+    words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    data = byte_level("olmo", "olmo", "gpt2", eos_token_id=640)
+    tokenizer = with_pipeline(data, [words], False)
+    tokenizer.normalizer = normalizers.NFC()
+    write_cases("olmo", tokenizer, texts)
+
+
 def training_texts():
     source = (GOLDEN / "make_tokenizer.py").read_text(encoding="utf-8")
     return re.search(r'TRAINING = \(\s*"""(.*?)"""', source, re.DOTALL).group(1).splitlines() * 3
@@ -245,6 +268,7 @@ def main():
     OUT.mkdir(exist_ok=True)
     texts = json.loads((GOLDEN / "tokenizer" / "texts.json").read_text(encoding="utf-8"))
     make_byte_level(texts)
+    make_byte_level_of_more_families(texts)
     make_sentencepiece(texts)
 
 

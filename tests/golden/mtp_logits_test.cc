@@ -24,7 +24,7 @@ class GoldenMtpTest : public testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     const std::string directory = GoldenDirectory() + "/" + GetParam();
-    auto model = LoadModel(directory, {.use_mtp = true});
+    auto model = LoadModel(ModelIn(directory), {.use_mtp = true});
     ASSERT_TRUE(model.ok()) << model.status();
     model_ = std::make_unique<LoadedModel>(*std::move(model));
     expected_ = ReadExpected(directory);
@@ -177,7 +177,7 @@ TEST_P(GoldenMtpTest, PartsOfAStepFollowEachOther) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenMtpTest,
-                         testing::Values("deepseek_v3_mtp", "glm4_moe_mtp"),
+                         testing::Values("deepseek_v3_mtp", "glm4_moe_mtp", "gguf_glm4_moe"),
                          [](const auto& tested) { return tested.param; });
 
 TEST(MtpLoadTest, NamesAModelWithoutTheLayer) {

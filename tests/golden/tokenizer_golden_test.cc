@@ -118,8 +118,8 @@ INSTANTIATE_TEST_SUITE_P(GgufKinds, TokenizerGolden,
                          testing::Values(GgufOf("gpt2"), GgufOf("llama3"), GgufOf("qwen"),
                                          GgufOf("deepseek"), GgufOf("o200k"), Gguf("smollm"),
                                          Gguf("tekken"), Gguf("deepseek_coder"),
-                                         Gguf("deepseek_llm"), Gguf("sentencepiece"),
-                                         Gguf("sentencepiece_no_space")),
+                                         Gguf("deepseek_llm"), Gguf("glm4"), Gguf("olmo"),
+                                         Gguf("sentencepiece"), Gguf("sentencepiece_no_space")),
                          NameOf);
 
 TEST(GgufTokenizerGolden, SpecialTokensAreThoseOfTheDirectory) {

@@ -280,8 +280,9 @@ INSTANTIATE_TEST_SUITE_P(
                       "m.gguf: key \"general.architecture\" is missing"},
         RefusedConfig{
             "architecture", LlamaMetadata("gemma"),
-            "\"general.architecture\" is \"gemma\", allowed is one of deepseek2, gemma2, gemma3, "
-            "gpt-oss, granite, llama, phi3, qwen2, qwen2moe, qwen3, qwen3moe"},
+            "\"general.architecture\" is \"gemma\", allowed is one of chatglm, deepseek2, falcon, "
+            "gemma2, gemma3, glm4, glm4moe, gpt-oss, gpt2, gptneox, granite, llama, olmo2, phi3, "
+            "qwen2, qwen2moe, qwen3, qwen3moe, starcoder2"},
         RefusedConfig{"adapter", Changed([](auto& w) { w.Text("general.type", "adapter"); }),
                       "\"general.type\" is \"adapter\", allowed is model"},
         RefusedConfig{"experts", WithTable(LlamaMetadata("qwen2")).U32("qwen2.expert_count", 8),

@@ -1,4 +1,4 @@
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

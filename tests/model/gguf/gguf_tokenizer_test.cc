@@ -81,8 +81,9 @@ TEST(GgufTokenizerTest, TheNameOfTheSplitDecidesTheRest) {
     EXPECT_TRUE((*json)["normalizer"].is_null()) << name;
     EXPECT_EQ((*json)["post_processor"]["single"][0]["SpecialToken"]["id"], "<|end|>") << name;
   }
-  for (const char* name : {"gpt-2", "smollm", "starcoder", "refact", "deepseek-v3",
-                           "deepseek-coder", "qwen2", "deepseek-r1-qwen"}) {
+  for (const char* name :
+       {"gpt-2", "smollm", "starcoder", "refact", "deepseek-v3", "deepseek-coder", "qwen2",
+        "deepseek-r1-qwen", "dbrx", "glm4", "chatglm-bpe", "olmo"}) {
     const auto json = TokenizerOf(ByteLevelWriter(name));
     ASSERT_TRUE(json.ok()) << json.status();
     EXPECT_EQ((*json)["model"]["ignore_merges"], false) << name;
@@ -284,8 +285,10 @@ INSTANTIATE_TEST_SUITE_P(
                          "\"tokenizer.ggml.pre\" is missing"},
         RefusedTokenizer{"pre", ByteLevelWriter("default"),
                          "\"tokenizer.ggml.pre\" is \"default\", allowed is one of "
-                         "deepseek-coder, deepseek-llm, "
+                         "chatglm-bpe, dbrx, deepseek-coder, deepseek-llm, "
                          "deepseek-r1-qwen"},
+        RefusedTokenizer{"falcon", ByteLevelWriter("falcon"),
+                         "\"tokenizer.ggml.pre\" is \"falcon\", allowed is one of "},
         RefusedTokenizer{"table",
                          With(ScoredWriter(),
                               [](auto& w) {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "lab/fake/temp_folder.h"
-#include "model/gguf/gguf_model.h"
+#include "model/gguf/file/gguf_model.h"
 #include "tests/model/gguf/gguf_writer.h"
 
 namespace penstock {

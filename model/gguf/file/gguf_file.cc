@@ -1,4 +1,4 @@
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "base/printable_name.h"
-#include "model/gguf/gguf_cursor.h"
+#include "model/gguf/file/gguf_cursor.h"
 
 namespace penstock {
 namespace {

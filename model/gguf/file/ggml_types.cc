@@ -1,4 +1,4 @@
-#include "model/gguf/ggml_types.h"
+#include "model/gguf/file/ggml_types.h"
 
 #include <fmt/format.h>
 

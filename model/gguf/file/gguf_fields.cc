@@ -1,4 +1,4 @@
-#include "model/gguf/gguf_fields.h"
+#include "model/gguf/file/gguf_fields.h"
 
 #include "base/printable_name.h"
 #include "base/utf8.h"

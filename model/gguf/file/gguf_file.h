@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/gguf/ggml_types.h"
+#include "model/gguf/file/ggml_types.h"
 
 namespace penstock {
 

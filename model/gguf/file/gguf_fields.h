@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 namespace penstock {
 

@@ -5,7 +5,7 @@
 
 #include "base/mapped_file.h"
 #include "base/status.h"
-#include "model/gguf/gguf_file.h"
+#include "model/gguf/file/gguf_file.h"
 
 namespace penstock {
 

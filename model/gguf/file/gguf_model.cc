@@ -1,4 +1,4 @@
-#include "model/gguf/gguf_model.h"
+#include "model/gguf/file/gguf_model.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/printable_name.h"
-#include "model/gguf/gguf_fields.h"
+#include "model/gguf/file/gguf_fields.h"
 
 namespace penstock {
 namespace {
