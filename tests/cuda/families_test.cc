@@ -1,4 +1,4 @@
-// The dense families of models on the emulated device, beside the CPU: a small random model of each
+// The families of models on the emulated device, beside the CPU: a small random model of each
 // description, and the same with each part of it computed wrongly.
 
 #include <gtest/gtest.h>
@@ -46,6 +46,10 @@ ModelConfig DescriptionOf(const std::string& name) {
   if (config.attention_scale != 0) config.attention_scale = 0.05f;
   if (config.attention_cap != 0) config.attention_cap = 2;
   if (config.logit_cap != 0) config.logit_cap = 2;
+  if (config.experts.count != 0) {
+    config.experts.intermediate = 40;  // not a multiple of 16: padded
+    if (config.experts.shared_intermediate != 0) config.experts.shared_intermediate = 24;
+  }
   return config;
 }
 
@@ -68,6 +72,7 @@ Weights VariedWeights(const ModelConfig& config) {
     for (size_t i = 0; i < layer.sinks.size(); ++i) layer.sinks[i] = static_cast<float>(i) + 1;
   }
   vary(weights.final_norm);
+  MakeChoicesClear(weights);
   return weights;
 }
 
@@ -204,6 +209,10 @@ INSTANTIATE_TEST_SUITE_P(Dense, CudaFamilies,
                                          "gemma3", "glm", "glm4", "gpt2", "gpt_neox",
                                          "gpt_neox_sequential", "granite", "olmo2", "phi3_window",
                                          "phi4_longrope", "smollm3", "starcoder2"),
+                         [](const auto& name) { return std::string(name.param); });
+
+INSTANTIATE_TEST_SUITE_P(Experts, CudaFamilies,
+                         testing::Values("glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"),
                          [](const auto& name) { return std::string(name.param); });
 
 // gpt-oss's attention without its experts: sinks, and windows in every second layer.
