@@ -154,7 +154,7 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
 void MakeChoicesClear(Weights& weights) {
   const ExpertConfig& experts = weights.config.experts;
   if (experts.count == 0) return;
-  constexpr float kEmbedding = 8, kScore = 0.5f, kOther = 1.0f / 64;
+  constexpr float kEmbedding = 8, kScore = 0.5f, kSpread = 0.1f, kOther = 1.0f / 64;
   const int64_t hidden = weights.config.hidden;
   const int32_t groups = experts.count / experts.per_token;
   const int bits = std::max<int>(1, std::bit_width(static_cast<uint32_t>(groups - 1)));
@@ -168,8 +168,9 @@ void MakeChoicesClear(Weights& weights) {
     float* row = layer.experts->router.data();
     for (int32_t e = 0; e < experts.count; ++e, row += hidden) {
       for (int64_t i = 0; i < hidden; ++i) row[i] *= kOther;
-      const int32_t group = e / experts.per_token;
-      const float score = group < groups ? kScore / static_cast<float>(bits) : 0;
+      const int32_t group = e / experts.per_token, place = e % experts.per_token;
+      const float part = 1 - kSpread * static_cast<float>(place) / experts.per_token;
+      const float score = group < groups ? kScore * part / static_cast<float>(bits) : 0;
       for (int b = 0; b < bits; ++b) row[b] = score * SignOf(group, b);
     }
   }

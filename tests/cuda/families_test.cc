@@ -49,6 +49,7 @@ ModelConfig DescriptionOf(const std::string& name) {
   if (config.experts.count != 0) {
     config.experts.intermediate = 40;  // not a multiple of 16: padded
     if (config.experts.shared_intermediate != 0) config.experts.shared_intermediate = 24;
+    if (config.experts.sigmoid) config.experts.normalise = false;  // else as good as a softmax
   }
   return config;
 }
@@ -182,6 +183,13 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
                  [i](F f) { f.config().layer_rope[i] = LayerRope::kMain; });
     expect_shown("no rope", main, [i](F f) { f.config().layer_rope[i] = LayerRope::kNone; });
   }
+  const ExpertConfig& experts = right.experts;
+  expect_shown("weights add up to 1", experts.count != 0,
+               [](F f) { f.config().experts.normalise ^= true; });
+  expect_shown("sigmoid", experts.sigmoid, [](F f) { f.config().experts.sigmoid = false; });
+  expect_shown("scale", experts.scale != 1, [](F f) { f.config().experts.scale = 1; });
+  expect_shown("experts for a token", experts.count != 0,
+               [](F f) { --f.config().experts.per_token; });
   const LayerWeights& layer = family.weights().layers[0];
   expect_shown("norm of attention's output", !layer.attention_output_norm.empty(),
                [](F f) { f.weights().layers[0].attention_output_norm.clear(); });
@@ -273,6 +281,28 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
   EXPECT_EQ(StartUp(neox, right), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.parallel_residual = false; }), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
+}
+
+// The numbers of experts of real models, with sizes that the check makes small.
+ModelConfig MixtureLike(const std::string& name, int32_t experts, int32_t per_token) {
+  ModelConfig config = DescriptionOf(name);
+  config.experts.count = experts;
+  config.experts.per_token = per_token;
+  return config;
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfExperts) {
+  using Config = ModelConfig&;
+  const auto right = [](Config) {};
+  const ModelConfig mixtral = MixtureLike("mixtral", 8, 2);
+  EXPECT_EQ(StartUp(mixtral, right), "");
+  EXPECT_NE(StartUp(mixtral, [](Config c) { c.experts.normalise = false; }), "");
+  EXPECT_EQ(StartUp(MixtureLike("qwen3_moe", 128, 8), right), "");
+  EXPECT_EQ(StartUp(MixtureLike("qwen2_moe", 60, 4), right), "");
+  ModelConfig glm = MixtureLike("glm4_moe", 160, 8);
+  glm.experts.scale = 2.5f;
+  EXPECT_EQ(StartUp(glm, right), "");
+  EXPECT_NE(StartUp(glm, [](Config c) { c.experts.scale = 1; }), "");
 }
 
 // GELU's two forms differ by less than rounding, so that only the bits tell which one was used.
