@@ -46,8 +46,9 @@ struct GroupParams {
   int32_t pairs = 0;
   int32_t per_token = 0;
   int32_t experts = 0;
-  int32_t* first = nullptr;  // out, [experts + 1]: the place of an expert's first pair; then `pairs`
-  int32_t* rows = nullptr;   // out, [pairs]: the row at a place
+  int32_t* first =
+      nullptr;              // out, [experts + 1]: the place of an expert's first pair; then `pairs`
+  int32_t* rows = nullptr;  // out, [pairs]: the row at a place
   int32_t* places = nullptr;  // out, [pairs]: the place of a pair
 };
 

@@ -158,7 +158,7 @@ class Uploader {
     RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
                            InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
                            "output projection", layer.attention_output));
-    if (from.experts.has_value()) return Experts(*from.experts, shard, layer);
+    if (from.experts.has_value()) return Experts(*from.experts, layer);
     const bool gate = config.names.HasGate();
     RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias,
                            gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
@@ -189,24 +189,25 @@ class Uploader {
     return Floats({first, first + heads}, "attention sinks", target);
   }
 
-  absl::Status Experts(const ExpertLayer& from, const ModelShard& shard, CudaLayer& layer) {
+  // Of a worker's only GPU (CheckCudaModel).
+  absl::Status Experts(const ExpertLayer& from, CudaLayer& layer) {
+    constexpr ModelShard kWhole;
     DeviceExperts& target = layer.experts.emplace();
     std::vector<float> router = from.router;
     router.insert(router.end(), from.shared_gate.begin(), from.shared_gate.end());
     RETURN_IF_ERROR(Floats(router, "router", target.router));
     RETURN_IF_ERROR(Floats(from.choice_bias, "bias of the choice", target.choice_bias));
     const auto count = static_cast<int32_t>(from.experts.size());
-    const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, shard);
+    const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, kWhole);
     RETURN_IF_ERROR(Grouped(gate_up, count, "experts' gate and up projections",
                             target.gate_up_memory, target.gate_up));
-    const DevicePart down =
-        InputsOf(from.experts[0].down, 0, ShardWidth(gate_up.outputs / 2, shard));
-    RETURN_IF_ERROR(Grouped(down, count, "experts' down projections", target.down_memory,
-                            target.down));
+    const DevicePart down = InputsOf(from.experts[0].down, 0, gate_up.outputs / 2);
+    RETURN_IF_ERROR(
+        Grouped(down, count, "experts' down projections", target.down_memory, target.down));
     for (int32_t e = 0; e < count; ++e) {
-      RETURN_IF_ERROR(SendRows(from.experts[e].gate_up, gate_up,
-                               target.gate_up_memory.as<Bf16>() +
-                                   int64_t{e} * gate_up.outputs * gate_up.inputs));
+      RETURN_IF_ERROR(SendRows(
+          from.experts[e].gate_up, gate_up,
+          target.gate_up_memory.as<Bf16>() + int64_t{e} * gate_up.outputs * gate_up.inputs));
       RETURN_IF_ERROR(
           SendRows(from.experts[e].down, down,
                    target.down_memory.as<Bf16>() + int64_t{e} * down.outputs * down.inputs));
@@ -214,11 +215,10 @@ class Uploader {
     target.shared = from.shared.has_value();
     target.shared_gate = !from.shared_gate.empty();
     if (!target.shared) return absl::OkStatus();
-    const DevicePart shared = GateUpPart(from.shared->gate_up, shard);
+    const DevicePart shared = GateUpPart(from.shared->gate_up, kWhole);
     RETURN_IF_ERROR(Matrix(from.shared->gate_up, {}, shared,
                            "shared expert's gate and up projection", layer.gate_up));
-    return Matrix(from.shared->down, {},
-                  InputsOf(from.shared->down, 0, ShardWidth(shared.outputs / 2, shard)),
+    return Matrix(from.shared->down, {}, InputsOf(from.shared->down, 0, shared.outputs / 2),
                   "shared expert's down projection", layer.down);
   }
 

@@ -225,7 +225,8 @@ bool GroupIsExact(int rows, int experts, int per_token, uint64_t seed) {
   ExpectNoDeviceError("a sort by expert");
   std::vector<int32_t> order(pairs), want_first, want_rows, want_places(pairs);
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return choices[a] < choices[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int a, int b) { return choices[a] < choices[b]; });
   for (int32_t place = 0; place < pairs; ++place) {
     want_rows.push_back(order[place] / per_token);
     want_places[order[place]] = place;
@@ -262,9 +263,8 @@ bool GroupedIsDense(const std::vector<int>& sizes, int inputs, int outputs, Grou
   const std::vector<float> sums = SumsOf(product, output.Read(), size);
   for (int32_t e = 0; e < experts; ++e) {
     if (sizes[e] == 0) continue;
-    const std::vector<float> want =
-        Dense(RowsOf(x, begins[e], sizes[e], inputs), RowsOf(w, e, 1, int64_t{outputs} * inputs),
-              inputs);
+    const std::vector<float> want = Dense(RowsOf(x, begins[e], sizes[e], inputs),
+                                          RowsOf(w, e, 1, int64_t{outputs} * inputs), inputs);
     if (RowsOf(sums, begins[e], sizes[e], outputs) != want) return false;
   }
   return true;
@@ -280,10 +280,8 @@ bool MixIsExact(const MixCase& c, uint64_t seed) {
   if (c.sorted) std::shuffle(places.begin(), places.end(), std::mt19937_64(seed));
   const DeviceArray<float> product(slices), factors(weights), output(want);
   const DeviceArray<int32_t> order(places);
-  Mix({.product = {.data = product.data(),
-                   .slice_stride = size,
-                   .slices = c.slices,
-                   .width = c.width},
+  Mix({.product =
+           {.data = product.data(), .slice_stride = size, .slices = c.slices, .width = c.width},
        .places = c.sorted ? order.data() : nullptr,
        .weights = factors.data(),
        .per_token = c.per_token,
@@ -295,7 +293,8 @@ bool MixIsExact(const MixCase& c, uint64_t seed) {
     float sum = c.adds ? want[i] : 0;
     for (int64_t pair = i / c.width * c.per_token; pair < (i / c.width + 1) * c.per_token; ++pair) {
       float x = 0;
-      for (int s = 0; s < c.slices; ++s) x += slices[s * size + places[pair] * c.width + i % c.width];
+      for (int s = 0; s < c.slices; ++s)
+        x += slices[s * size + places[pair] * c.width + i % c.width];
       sum = std::fma(weights[pair], x, sum);
     }
     want[i] = sum;

@@ -134,7 +134,8 @@ TEST(GroupedGemm, RoomIsForTheKernelThatIsChosen) {
 TEST(CudaExperts, MixesAreExact) {
   EXPECT_TRUE(MixIsExact({}, 1));
   EXPECT_TRUE(MixIsExact({.rows = 5, .width = 1096, .per_token = 8, .slices = 3}, 2));
-  EXPECT_TRUE(MixIsExact({.rows = 4, .per_token = 1, .slices = 2, .sorted = false, .adds = true}, 3));
+  EXPECT_TRUE(
+      MixIsExact({.rows = 4, .per_token = 1, .slices = 2, .sorted = false, .adds = true}, 3));
 }
 
 }  // namespace

@@ -412,17 +412,17 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     const auto config = LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
     return config.ok() ? CheckCudaModel(*config) : config.status();
   };
-  for (const char* taken : {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite",
-                            "llama3_sharded", "mistral_window", "mixtral", "olmo2", "phi3_window",
-                            "qwen2_moe", "qwen2_yarn", "qwen3_bias", "qwen3_moe", "smollm3",
-                            "starcoder2"}) {
+  for (const char* taken :
+       {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite", "llama3_sharded",
+        "mistral_window", "mixtral", "olmo2", "phi3_window", "qwen2_moe", "qwen2_yarn",
+        "qwen3_bias", "qwen3_moe", "smollm3", "starcoder2"}) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
       {"deepseek_v2", "DeepseekV2ForCausalLM has multi-head latent attention"},
       {"deepseek_v3", "DeepseekV3ForCausalLM has multi-head latent attention"},
       {"gpt_oss", "GptOssForCausalLM has experts with biases"},
-      {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},  // of 12 dimensions
+      {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},          // of 12 dimensions
       {"glm4_moe", "Glm4MoeForCausalLM has a partial_rotary_factor"}};  // of 12 dimensions
   for (const auto& [name, error] : refused) {
     EXPECT_EQ(check(name).code(), absl::StatusCode::kFailedPrecondition) << name;

@@ -12,7 +12,8 @@ absl::Status ExpertScratch::Allocate(const ExpertConfig& config, const DeviceExp
     return absl::OkStatus();
   };
   const size_t experts = config.count, pairs = rows * config.per_token;
-  const size_t hidden = layer.gate_up.inputs, widest = std::max(hidden, size_t{1} * layer.down.inputs);
+  const size_t hidden = layer.gate_up.inputs,
+               widest = std::max(hidden, size_t{1} * layer.down.inputs);
   RETURN_IF_ERROR(create(scores, rows * (experts + 1)));
   RETURN_IF_ERROR(create(chosen, pairs));
   RETURN_IF_ERROR(create(weights, pairs));

@@ -36,12 +36,12 @@ struct ExpertScratch {
   absl::Status Allocate(const ExpertConfig& config, const DeviceExperts& layer, size_t rows);
   std::vector<const cuda::DeviceBuffer*> DeviceBuffers() const;
 
-  cuda::DeviceBuffer scores;                   // f32 [rows][experts and a gate]
-  cuda::DeviceBuffer chosen, weights;          // [rows][experts per token]
-  cuda::DeviceBuffer shared_weights;           // f32 [rows]
+  cuda::DeviceBuffer scores;                    // f32 [rows][experts and a gate]
+  cuda::DeviceBuffer chosen, weights;           // [rows][experts per token]
+  cuda::DeviceBuffer shared_weights;            // f32 [rows]
   cuda::DeviceBuffer first, pair_rows, places;  // GroupParams
-  cuda::DeviceBuffer input;                    // bf16, of a grouped product
-  cuda::DeviceBuffer sums;                     // f32 [rows][hidden]
+  cuda::DeviceBuffer input;                     // bf16, of a grouped product
+  cuda::DeviceBuffer sums;                      // f32 [rows][hidden]
 };
 
 }  // namespace penstock

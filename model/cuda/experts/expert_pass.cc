@@ -73,9 +73,8 @@ void ExpertPass::AddShared(const cuda::Product& product) const {
 }
 
 cuda::Product ExpertPass::sums() const {
-  return {.data = parts_.scratch.sums.as<float>(),
-          .slices = 1,
-          .width = parts_.layer.gate_up.inputs};
+  return {
+      .data = parts_.scratch.sums.as<float>(), .slices = 1, .width = parts_.layer.gate_up.inputs};
 }
 
 }  // namespace penstock

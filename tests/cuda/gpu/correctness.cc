@@ -156,8 +156,7 @@ void CheckGemm(bool small, Report& report) {
 void CheckExperts(bool small, Report& report) {
   const int hidden = small ? 520 : 4096;
   report.checks.push_back({"scores of experts", ScoreDeviation(5, 129, hidden, 1), 1e-5});
-  report.checks.push_back(
-      {"scores alone", Number(ScoresAreOfTheirRow(5, 20, hidden, 2)), 1});
+  report.checks.push_back({"scores alone", Number(ScoresAreOfTheirRow(5, 20, hidden, 2)), 1});
   const RouteCase routes[] = {
       {.rows = 70, .experts = 128, .per_token = 8},
       {.experts = 512, .per_token = 10, .ties = true},

@@ -41,7 +41,9 @@ void LaunchSkinny(GroupedParams params, const GroupedRows& rows, int32_t slices,
 }
 
 // Wide enough for most experts, so that few of them read their matrix more than once.
-int ColumnsFor(int64_t average) { return average <= 4 ? 1 : average <= 8 ? 2 : average <= 16 ? 4 : 8; }
+int ColumnsFor(int64_t average) {
+  return average <= 4 ? 1 : average <= 8 ? 2 : average <= 16 ? 4 : 8;
+}
 
 }  // namespace
 

@@ -12,8 +12,8 @@ __global__ void __launch_bounds__(kRowThreads) MixKernel(const __grid_constant__
   const int32_t i = 4 * (BlockY() * kRowThreads + ThreadX());
   if (i >= p.product.width) return;
   const int64_t first = static_cast<int64_t>(BlockX()) * p.per_token;
-  auto* output = reinterpret_cast<Floats<4>*>(
-      p.output + static_cast<int64_t>(BlockX()) * p.product.width + i);
+  auto* output =
+      reinterpret_cast<Floats<4>*>(p.output + static_cast<int64_t>(BlockX()) * p.product.width + i);
   Floats<4> sum{};
   if (p.adds) sum = *output;
   for (int64_t pair = first; pair < first + p.per_token; ++pair) {

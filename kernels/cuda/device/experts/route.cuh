@@ -15,8 +15,7 @@ constexpr int kScoreWarps = kRowThreads / 32;  // of a block; each has one vecto
 constexpr int kScoreRows = 4;                  // that a warp reads its vector for
 
 // Grid: pieces of kScoreRows rows x pieces of kScoreWarps vectors.
-__global__ void __launch_bounds__(kRowThreads)
-    ScoreKernel(const __grid_constant__ ScoreParams p) {
+__global__ void __launch_bounds__(kRowThreads) ScoreKernel(const __grid_constant__ ScoreParams p) {
   const int32_t first = BlockX() * kScoreRows, vector = BlockY() * kScoreWarps + ThreadX() / 32;
   if (vector >= p.count) return;
   const float* weights = p.vectors + static_cast<int64_t>(vector) * p.hidden;
@@ -152,8 +151,7 @@ __global__ void __launch_bounds__(32) RouteKernel(const __grid_constant__ RouteP
 
 // Each block counts the pairs of lower experts for itself, so that blocks need nothing from one
 // another. Grid: experts. Shared memory: one word per warp.
-__global__ void __launch_bounds__(kRowThreads)
-    GroupKernel(const __grid_constant__ GroupParams p) {
+__global__ void __launch_bounds__(kRowThreads) GroupKernel(const __grid_constant__ GroupParams p) {
   constexpr int kWarps = kRowThreads / 32;
   auto* board = reinterpret_cast<uint32_t*>(SharedMemory());
   const int32_t expert = BlockX();
