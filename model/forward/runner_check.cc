@@ -119,8 +119,8 @@ class Trial {
 void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
   if (large.experts.count == 0) return;
   small.tied_embeddings = false;  // for MakeChoicesClear
-  small.experts.intermediate = 64;
-  if (large.experts.shared_intermediate > 0) small.experts.shared_intermediate = 64;
+  small.experts.intermediate = 128;  // a group of inputs, if matrices are quantised
+  if (large.experts.shared_intermediate > 0) small.experts.shared_intermediate = 128;
   const bool some_dense = std::ranges::count(large.experts.dense, true) > 0;
   small.experts.dense = {some_dense, false};
 }

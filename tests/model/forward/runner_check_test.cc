@@ -142,8 +142,8 @@ TEST(SmallModel, HasExpertsLikeTheLargeOne) {
   const ModelConfig small = SmallModelLike(large, 1);
   EXPECT_TRUE(!small.HasExperts(0) && small.HasExperts(1));
   EXPECT_EQ(small.experts.count, 90);
-  EXPECT_LT(small.experts.intermediate, 100);
-  EXPECT_LT(small.experts.shared_intermediate, 100);
+  EXPECT_LT(small.experts.intermediate, 200);
+  EXPECT_LT(small.experts.shared_intermediate, 200);
   ModelConfig sparse = large;
   sparse.experts.dense.clear();
   sparse.experts.shared_intermediate = 0;
