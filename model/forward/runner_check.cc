@@ -118,7 +118,7 @@ class Trial {
 // Few dimensions, but as many experts and as many for a token.
 void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
   if (large.experts.count == 0) return;
-  small.tied_embeddings = false;  // for MakeChoicesClear
+  small.tied_embeddings = false;     // for MakeChoicesClear
   small.experts.intermediate = 128;  // a group of inputs, if matrices are quantised
   if (large.experts.shared_intermediate > 0) small.experts.shared_intermediate = 128;
   const bool some_dense = std::ranges::count(large.experts.dense, true) > 0;
