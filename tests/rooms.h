@@ -31,6 +31,7 @@ const Rooms kRooms = {
     {"kernels/blend", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
     {"kernels/cuda/device/attention", {"kernels/cuda", "kernels/cuda/device"}},
+    {"kernels/cuda/device/experts", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
@@ -52,7 +53,8 @@ const Rooms kRooms = {
       "model/forward/formats"}},
     {"model/cuda",
      {"base", "base/log", "kernels", "kernels/cpu", "kernels/cuda", "model/checkpoint",
-      "model/forward", "model/sampler"}},
+      "model/cuda/experts", "model/forward", "model/sampler"}},
+    {"model/cuda/experts", {"base", "kernels/cuda", "model/checkpoint"}},
     // The KV store.
     {"kvstore/names", {"base"}},
     {"kvstore/cache", {"base", "kernels", "kvstore/names"}},

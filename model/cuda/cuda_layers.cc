@@ -8,6 +8,7 @@
 #include "kernels/cuda/quantised_gemm.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sample.h"
+#include "model/cuda/experts/expert_pass.h"
 
 namespace penstock {
 namespace {
@@ -193,6 +194,25 @@ void CudaLayers::Activate(const cuda::Product& product, int32_t rows) const {
              rows, parts_.stream);
 }
 
+cuda::Product CudaLayers::Mlp(const CudaLayer& layer, int32_t rows) const {
+  Activate(Multiply(layer.gate_up, rows), rows);
+  return MultiplyShared(layer.down, rows);
+}
+
+// The expert that all tokens use is the layer's MLP.
+cuda::Product CudaLayers::Experts(const CudaLayer& layer, int32_t rows) const {
+  CudaScratch& s = parts_.scratch;
+  const ExpertPass pass({.config = parts_.config.experts,
+                         .layer = *layer.experts,
+                         .scratch = s.experts,
+                         .product = s.product.as<float>(),
+                         .rows = rows,
+                         .stream = parts_.stream});
+  pass.AddRouted(s.input.as<Bf16>());
+  if (layer.experts->shared) pass.AddShared(Mlp(layer, rows));
+  return pass.sums();
+}
+
 void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
   const CudaLayer& w = parts_.weights.layers[layer];
   const int32_t rows = step.attention->rows;
@@ -201,8 +221,7 @@ void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
   norm.product_norm = w.attention_output_norm.as<float>();
   norm.norms_first = parts_.config.parallel_residual;
   cuda::AddNorm(norm, rows, parts_.stream);
-  Activate(Multiply(w.gate_up, rows), rows);
-  step.to_add = MultiplyShared(w.down, rows);
+  step.to_add = w.experts.has_value() ? Experts(w, rows) : Mlp(w, rows);
   step.to_add_norm = w.mlp_output_norm.as<float>();
 }
 

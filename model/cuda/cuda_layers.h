@@ -42,6 +42,9 @@ class CudaLayers {
   cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
   cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
   void Activate(const cuda::Product& product, int32_t rows) const;
+  // Of scratch.input.
+  cuda::Product Mlp(const CudaLayer& layer, int32_t rows) const;
+  cuda::Product Experts(const CudaLayer& layer, int32_t rows) const;
 
   const Parts parts_;
 };

@@ -1,5 +1,6 @@
 #include "model/cuda/cuda_model_check.h"
 
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/row_params.h"
 
 namespace penstock {
@@ -13,12 +14,26 @@ bool HasOtherActivation(const ModelConfig& config) {
   return config.activation == (config.names.HasGate() ? Activation::kGelu : Activation::kSilu);
 }
 
+// What the kernels do not implement of a mixture of experts; empty: nothing.
+std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
+  if (experts.count == 0) return {};
+  if (ranks > 1) return "experts on several GPUs (tensor_parallel above 1)";
+  if (experts.biases) return "experts with biases";
+  if (experts.gate_limit != 0) return "experts with a clamped gate (swiglu_limit)";
+  if (experts.groups > 1) return "experts in groups (n_group)";
+  if (experts.count > cuda::kExpertsMax) return "more than 512 experts (num_experts)";
+  if (experts.per_token > cuda::kExpertsPerTokenMax) {
+    return "more than 32 experts for a token (num_experts_per_tok)";
+  }
+  return {};
+}
+
 // The first part of `config` that differs from Llama's where the kernels do not; empty: none.
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
   if (config.hidden > cuda::kHiddenMax) return "hidden_size above 16384";
   if (config.HasLatents()) return "multi-head latent attention (kv_lora_rank)";
-  if (config.experts.count != 0) return "experts";
+  if (const auto part = UnsupportedExperts(config.experts, ranks); !part.empty()) return part;
   if (HasOtherActivation(config)) return "another activation of its MLP (hidden_act)";
   if (RotatesUnevenly(config.rope) || RotatesUnevenly(config.local_rope)) {
     return "a partial_rotary_factor that rotates other than a multiple of 8 dimensions";

@@ -67,7 +67,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
 
 absl::Status CudaRunner::CheckProducts() const {
   for (const CudaLayer& layer : weights_->layers) {
-    for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
+    for (const CudaMatrix* m : layer.Matrices()) {
       RETURN_IF_ERROR(options_.products->Check(m->weight));
     }
   }

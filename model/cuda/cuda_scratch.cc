@@ -17,7 +17,7 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;
   for (const CudaLayer& layer : weights.layers) {
     input_width = std::max<size_t>(input_width, layer.down.weight.inputs);
-    for (const CudaMatrix* m : {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
+    for (const CudaMatrix* m : layer.Matrices()) {
       product_width = std::max<size_t>(product_width,
                                        size_t{1} * products.Slices(m->weight) * m->weight.outputs);
       if (m->weight.quantised())
@@ -30,12 +30,24 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   RETURN_IF_ERROR(Grow(queries, rows * query_width * sizeof(Bf16), "queries"));
   RETURN_IF_ERROR(Grow(last_queries, rows * query_width * sizeof(Bf16), "queries"));
   RETURN_IF_ERROR(Grow(expanded, expanded_bytes, "an expanded matrix"));
-  return Grow(product, rows * product_width * sizeof(float), "products");
+  size_t product_floats = rows * product_width;
+  const auto layer = std::ranges::find_if(
+      weights.layers, [](const CudaLayer& any) { return any.experts.has_value(); });
+  if (layer != weights.layers.end()) {
+    RETURN_IF_ERROR(experts.Allocate(config.experts, *layer->experts, rows));
+    const auto pairs = static_cast<int64_t>(rows) * config.experts.per_token;
+    for (const cuda::GroupedWeight& weight : {layer->experts->gate_up, layer->experts->down}) {
+      product_floats = std::max<size_t>(product_floats, cuda::GroupedFloats(weight, pairs));
+    }
+  }
+  return Grow(product, product_floats * sizeof(float), "products");
 }
 
 std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
-  return {&residual, &last_residual, &input,          &queries,          &last_queries, &product,
-          &inputs,   &expanded,      &wide_attention, &narrow_attention, &draws,        &sampled};
+  std::vector<const cuda::DeviceBuffer*> all = experts.DeviceBuffers();
+  all.insert(all.end(), {&residual, &last_residual, &input, &queries, &last_queries, &product,
+                         &inputs, &expanded, &wide_attention, &narrow_attention, &draws, &sampled});
+  return all;
 }
 
 std::vector<const void*> CudaScratch::Addresses() const {

@@ -38,6 +38,7 @@ struct CudaScratch {
   cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][heads * head_dim]
   cuda::DeviceBuffer product;                  // f32 slices
   cuda::DeviceBuffer expanded;                 // bf16, of the quantised matrix in use
+  ExpertScratch experts;                       // of layers with experts
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer wide_attention;           // sums of splits, of wide tiles
   cuda::DeviceBuffer narrow_attention;         // and of narrow ones

@@ -133,11 +133,7 @@ class Uploader {
 
   absl::Status Matrix(const WeightMatrix& from, const std::vector<float>& bias,
                       const DevicePart& part, const char* what, CudaMatrix& target) {
-    if (part.inputs % 8 != 0) {
-      return FailedPrecondition(
-          "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
-          part.inputs);
-    }
+    RETURN_IF_ERROR(CheckInputs(part, what));
     target.weight = {.outputs = static_cast<int32_t>(part.outputs),
                      .inputs = static_cast<int32_t>(part.inputs)};
     const CodeSections sections(from, part, order_);
@@ -162,6 +158,7 @@ class Uploader {
     RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
                            InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
                            "output projection", layer.attention_output));
+    if (from.experts.has_value()) return Experts(*from.experts, layer);
     const bool gate = config.names.HasGate();
     RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias,
                            gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
@@ -192,20 +189,77 @@ class Uploader {
     return Floats({first, first + heads}, "attention sinks", target);
   }
 
+  // Of a worker's only GPU (CheckCudaModel).
+  absl::Status Experts(const ExpertLayer& from, CudaLayer& layer) {
+    constexpr ModelShard kWhole;
+    DeviceExperts& target = layer.experts.emplace();
+    std::vector<float> router = from.router;
+    router.insert(router.end(), from.shared_gate.begin(), from.shared_gate.end());
+    RETURN_IF_ERROR(Floats(router, "router", target.router));
+    RETURN_IF_ERROR(Floats(from.choice_bias, "bias of the choice", target.choice_bias));
+    const auto count = static_cast<int32_t>(from.experts.size());
+    const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, kWhole);
+    RETURN_IF_ERROR(Grouped(gate_up, count, "experts' gate and up projections",
+                            target.gate_up_memory, target.gate_up));
+    const DevicePart down = InputsOf(from.experts[0].down, 0, gate_up.outputs / 2);
+    RETURN_IF_ERROR(
+        Grouped(down, count, "experts' down projections", target.down_memory, target.down));
+    for (int32_t e = 0; e < count; ++e) {
+      RETURN_IF_ERROR(SendRows(
+          from.experts[e].gate_up, gate_up,
+          target.gate_up_memory.as<Bf16>() + int64_t{e} * gate_up.outputs * gate_up.inputs));
+      RETURN_IF_ERROR(
+          SendRows(from.experts[e].down, down,
+                   target.down_memory.as<Bf16>() + int64_t{e} * down.outputs * down.inputs));
+    }
+    target.shared = from.shared.has_value();
+    target.shared_gate = !from.shared_gate.empty();
+    if (!target.shared) return absl::OkStatus();
+    const DevicePart shared = GateUpPart(from.shared->gate_up, kWhole);
+    RETURN_IF_ERROR(Matrix(from.shared->gate_up, {}, shared,
+                           "shared expert's gate and up projection", layer.gate_up));
+    return Matrix(from.shared->down, {}, InputsOf(from.shared->down, 0, shared.outputs / 2),
+                  "shared expert's down projection", layer.down);
+  }
+
+  // Room for `count` matrices of a shape.
+  absl::Status Grouped(const DevicePart& part, int32_t count, const char* what,
+                       cuda::DeviceBuffer& memory, cuda::GroupedWeight& target) {
+    RETURN_IF_ERROR(CheckInputs(part, what));
+    const int64_t elements = int64_t{count} * part.outputs * part.inputs;
+    ASSIGN_OR_RETURN(
+        memory, cuda::DeviceBuffer::Create(sizeof(Bf16) * static_cast<size_t>(elements), what));
+    target = {.data = memory.as<Bf16>(),
+              .outputs = static_cast<int32_t>(part.outputs),
+              .inputs = static_cast<int32_t>(part.inputs),
+              .experts = count};
+    return absl::OkStatus();
+  }
+
+  static absl::Status CheckInputs(const DevicePart& part, const char* what) {
+    if (part.inputs % 8 == 0) return absl::OkStatus();
+    return FailedPrecondition(
+        "{} has {} inputs; the CUDA kernels need a multiple of 8; use --device=cpu instead", what,
+        part.inputs);
+  }
+
   absl::Status Rows(const WeightMatrix& from, const DevicePart& part, const char* what,
                     cuda::DeviceBuffer& target) {
-    const size_t row_bytes = sizeof(Bf16) * static_cast<size_t>(part.inputs);
-    ASSIGN_OR_RETURN(
-        target, cuda::DeviceBuffer::Create(row_bytes * static_cast<size_t>(part.outputs), what));
+    const int64_t bytes = static_cast<int64_t>(sizeof(Bf16)) * part.outputs * part.inputs;
+    ASSIGN_OR_RETURN(target, cuda::DeviceBuffer::Create(static_cast<size_t>(bytes), what));
+    return SendRows(from, part, target.as<Bf16>());
+  }
+
+  absl::Status SendRows(const WeightMatrix& from, const DevicePart& part, Bf16* target) {
     return upload_.Send(
-        part.outputs, row_bytes,
+        part.outputs, sizeof(Bf16) * static_cast<size_t>(part.inputs),
         [&](int64_t first, int64_t count, std::byte* to) {
           auto* row = reinterpret_cast<Bf16*>(to);
           for (int64_t i = first; i < first + count; ++i, row += part.inputs) {
             ReadRow(from, part, i, row);
           }
         },
-        target.as<std::byte>());
+        reinterpret_cast<std::byte*>(target));
   }
 
   absl::Status Codes(const CodeSections& sections, const char* what, CudaMatrix& target) {
@@ -256,6 +310,12 @@ size_t BytesOf(const CudaMatrix& matrix) {
 
 }  // namespace
 
+std::vector<const CudaMatrix*> CudaLayer::Matrices() const {
+  std::vector<const CudaMatrix*> matrices = {&qkv, &attention_output};
+  if (HasMlp()) matrices.insert(matrices.end(), {&gate_up, &down});
+  return matrices;
+}
+
 absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& weights,
                                                                  const ModelShard& shard,
                                                                  cuda::InputOrder order,
@@ -283,8 +343,9 @@ size_t CudaWeights::bytes() const {
   for (const CudaLayer& layer : layers) {
     bytes += layer.attention_norm.bytes() + layer.attention_output_norm.bytes() +
              layer.mlp_norm.bytes() + layer.mlp_output_norm.bytes() + layer.q_norm.bytes() +
-             layer.k_norm.bytes() + layer.sinks.bytes() + BytesOf(layer.qkv) +
-             BytesOf(layer.attention_output) + BytesOf(layer.gate_up) + BytesOf(layer.down);
+             layer.k_norm.bytes() + layer.sinks.bytes();
+    for (const CudaMatrix* matrix : layer.Matrices()) bytes += BytesOf(*matrix);
+    if (layer.experts.has_value()) bytes += layer.experts->bytes();
   }
   return bytes;
 }

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/status.h"
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm.h"
+#include "model/cuda/experts/device_experts.h"
 #include "model/forward/model_shard.h"
 #include "model/forward/weights.h"
 
@@ -29,8 +31,14 @@ struct CudaLayer {
   cuda::DeviceBuffer q_norm, k_norm, sinks;
   CudaMatrix qkv;
   CudaMatrix attention_output;
+  // The MLP, or the expert that all tokens use. Empty: neither.
   CudaMatrix gate_up;  // all rows of gate, then all of up; without a gate those of up
   CudaMatrix down;
+  std::optional<DeviceExperts> experts;
+
+  bool HasMlp() const { return down.weight.outputs > 0; }
+  // The matrices that multiply every row.
+  std::vector<const CudaMatrix*> Matrices() const;
 };
 
 // Owns a model's weights, or one shard of them, in device memory, each once. Immutable after

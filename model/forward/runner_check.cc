@@ -1,6 +1,7 @@
 #include "model/forward/runner_check.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <span>
 #include <vector>
@@ -114,6 +115,18 @@ class Trial {
   std::vector<std::vector<uint32_t>> tables_;
 };
 
+// Few dimensions, but as many experts and as many for a token.
+void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
+  if (large.experts.count == 0) return;
+  small.tied_embeddings = false;     // for MakeChoicesClear
+  small.experts.intermediate = 128;  // a group of inputs, if matrices are quantised
+  if (large.experts.shared_intermediate > 0) small.experts.shared_intermediate = 128;
+  const bool some_dense = std::ranges::count(large.experts.dense, true) > 0;
+  small.experts.dense = {some_dense, false};
+}
+
+float SignOf(int32_t code, int bit) { return (code >> bit & 1) != 0 ? 1.0f : -1.0f; }
+
 }  // namespace
 
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
@@ -134,7 +147,33 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   }
   if (config.attention_cap != 0) small.attention_cap = 1;
   if (config.logit_cap != 0) small.logit_cap = 1;
+  MakeExpertsSmall(config, small);
   return small;
+}
+
+void MakeChoicesClear(Weights& weights) {
+  const ExpertConfig& experts = weights.config.experts;
+  if (experts.count == 0) return;
+  constexpr float kEmbedding = 8, kScore = 0.5f, kSpread = 0.1f, kOther = 1.0f / 64;
+  const int64_t hidden = weights.config.hidden;
+  const int32_t groups = experts.count / experts.per_token;
+  const int bits = std::max<int>(1, std::bit_width(static_cast<uint32_t>(groups - 1)));
+  auto* embedding = weights.embedding.as<Bf16>();
+  for (int32_t t = 0; t < weights.config.vocab; ++t, embedding += hidden) {
+    for (int b = 0; b < bits; ++b) embedding[b] = ToBf16(kEmbedding * SignOf(t % groups, b));
+  }
+  for (LayerWeights& layer : weights.layers) {
+    if (!layer.experts.has_value()) continue;
+    for (float& bias : layer.experts->choice_bias) bias *= kOther;
+    float* row = layer.experts->router.data();
+    for (int32_t e = 0; e < experts.count; ++e, row += hidden) {
+      for (int64_t i = 0; i < hidden; ++i) row[i] *= kOther;
+      const int32_t group = e / experts.per_token, place = e % experts.per_token;
+      const float part = 1 - kSpread * static_cast<float>(place) / experts.per_token;
+      const float score = group < groups ? kScore * part / static_cast<float>(bits) : 0;
+      for (int b = 0; b < bits; ++b) row[b] = score * SignOf(group, b);
+    }
+  }
 }
 
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms) {
@@ -150,6 +189,7 @@ Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixFo
     for (float& sink : layer.sinks) sink += 5;
   }
   vary(weights.final_norm);
+  MakeChoicesClear(weights);
   return weights;
 }
 

@@ -17,12 +17,20 @@ struct CheckedRunner {
 
 // A small model with the head size, pages and optional parts of `config`, and two KV heads for each
 // of `gpus`. The check runs kernels on it. Its two layers have different windows and rotations if
-// those of `config` differ, and caps are so low that they change the logits.
+// those of `config` differ, and caps are so low that they change the logits. It has as many experts
+// as `config`; if some layers of that have a dense MLP, so has the first.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 
 // Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a
-// row's softmax, so that a runner which leaves them out is found out.
+// row's softmax, so that a runner which leaves them out is found out. Choices of experts are clear.
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms = {});
+
+// Changes random weights so that rounding changes no choice of experts, as it does where a score is
+// just above another one: two good runners would then compute different things. Experts form groups
+// of as many as a token uses. A token's embedding has the number of a group in the signs of its
+// first dimensions, far above what layers add to them, and routers prefer that group's experts.
+// Embeddings are not tied.
+void MakeChoicesClear(Weights& weights);
 
 // The RMS of the difference divided by the RMS of `want`.
 double Deviation(std::span<const float> got, std::span<const float> want);

@@ -1,4 +1,4 @@
-// The dense families of models on the emulated device, beside the CPU: a small random model of each
+// The families of models on the emulated device, beside the CPU: a small random model of each
 // description, and the same with each part of it computed wrongly.
 
 #include <gtest/gtest.h>
@@ -46,6 +46,11 @@ ModelConfig DescriptionOf(const std::string& name) {
   if (config.attention_scale != 0) config.attention_scale = 0.05f;
   if (config.attention_cap != 0) config.attention_cap = 2;
   if (config.logit_cap != 0) config.logit_cap = 2;
+  if (config.experts.count != 0) {
+    config.experts.intermediate = 40;  // not a multiple of 16: padded
+    if (config.experts.shared_intermediate != 0) config.experts.shared_intermediate = 24;
+    if (config.experts.sigmoid) config.experts.normalise = false;  // else as good as a softmax
+  }
   return config;
 }
 
@@ -68,6 +73,7 @@ Weights VariedWeights(const ModelConfig& config) {
     for (size_t i = 0; i < layer.sinks.size(); ++i) layer.sinks[i] = static_cast<float>(i) + 1;
   }
   vary(weights.final_norm);
+  MakeChoicesClear(weights);
   return weights;
 }
 
@@ -177,6 +183,13 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
                  [i](F f) { f.config().layer_rope[i] = LayerRope::kMain; });
     expect_shown("no rope", main, [i](F f) { f.config().layer_rope[i] = LayerRope::kNone; });
   }
+  const ExpertConfig& experts = right.experts;
+  expect_shown("weights add up to 1", experts.count != 0,
+               [](F f) { f.config().experts.normalise ^= true; });
+  expect_shown("sigmoid", experts.sigmoid, [](F f) { f.config().experts.sigmoid = false; });
+  expect_shown("scale", experts.scale != 1, [](F f) { f.config().experts.scale = 1; });
+  expect_shown("experts for a token", experts.count != 0,
+               [](F f) { --f.config().experts.per_token; });
   const LayerWeights& layer = family.weights().layers[0];
   expect_shown("norm of attention's output", !layer.attention_output_norm.empty(),
                [](F f) { f.weights().layers[0].attention_output_norm.clear(); });
@@ -204,6 +217,10 @@ INSTANTIATE_TEST_SUITE_P(Dense, CudaFamilies,
                                          "gemma3", "glm", "glm4", "gpt2", "gpt_neox",
                                          "gpt_neox_sequential", "granite", "olmo2", "phi3_window",
                                          "phi4_longrope", "smollm3", "starcoder2"),
+                         [](const auto& name) { return std::string(name.param); });
+
+INSTANTIATE_TEST_SUITE_P(Experts, CudaFamilies,
+                         testing::Values("glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"),
                          [](const auto& name) { return std::string(name.param); });
 
 // gpt-oss's attention without its experts: sinks, and windows in every second layer.
@@ -264,6 +281,28 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
   EXPECT_EQ(StartUp(neox, right), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.parallel_residual = false; }), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
+}
+
+// The numbers of experts of real models, with sizes that the check makes small.
+ModelConfig MixtureLike(const std::string& name, int32_t experts, int32_t per_token) {
+  ModelConfig config = DescriptionOf(name);
+  config.experts.count = experts;
+  config.experts.per_token = per_token;
+  return config;
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfExperts) {
+  using Config = ModelConfig&;
+  const auto right = [](Config) {};
+  const ModelConfig mixtral = MixtureLike("mixtral", 8, 2);
+  EXPECT_EQ(StartUp(mixtral, right), "");
+  EXPECT_NE(StartUp(mixtral, [](Config c) { c.experts.normalise = false; }), "");
+  EXPECT_EQ(StartUp(MixtureLike("qwen3_moe", 128, 8), right), "");
+  EXPECT_EQ(StartUp(MixtureLike("qwen2_moe", 60, 4), right), "");
+  ModelConfig glm = MixtureLike("glm4_moe", 160, 8);
+  glm.experts.scale = 2.5f;
+  EXPECT_EQ(StartUp(glm, right), "");
+  EXPECT_NE(StartUp(glm, [](Config c) { c.experts.scale = 1; }), "");
 }
 
 // GELU's two forms differ by less than rounding, so that only the bits tell which one was used.

@@ -412,20 +412,18 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     const auto config = LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
     return config.ok() ? CheckCudaModel(*config) : config.status();
   };
-  for (const char* taken : {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite",
-                            "llama3_sharded", "mistral_window", "olmo2", "phi3_window",
-                            "qwen2_yarn", "qwen3_bias", "smollm3", "starcoder2"}) {
+  for (const char* taken :
+       {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite", "llama3_sharded",
+        "mistral_window", "mixtral", "olmo2", "phi3_window", "qwen2_moe", "qwen2_yarn",
+        "qwen3_bias", "qwen3_moe", "smollm3", "starcoder2"}) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
       {"deepseek_v2", "DeepseekV2ForCausalLM has multi-head latent attention"},
       {"deepseek_v3", "DeepseekV3ForCausalLM has multi-head latent attention"},
-      {"gpt_oss", "GptOssForCausalLM has experts"},
-      {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},  // of 12 dimensions
-      {"glm4_moe", "Glm4MoeForCausalLM has experts"},
-      {"mixtral", "MixtralForCausalLM has experts"},
-      {"qwen2_moe", "Qwen2MoeForCausalLM has experts"},
-      {"qwen3_moe", "Qwen3MoeForCausalLM has experts"}};
+      {"gpt_oss", "GptOssForCausalLM has experts with biases"},
+      {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},          // of 12 dimensions
+      {"glm4_moe", "Glm4MoeForCausalLM has a partial_rotary_factor"}};  // of 12 dimensions
   for (const auto& [name, error] : refused) {
     EXPECT_EQ(check(name).code(), absl::StatusCode::kFailedPrecondition) << name;
     EXPECT_NE(Message(check(name)).find(error), std::string::npos) << check(name);
@@ -449,7 +447,22 @@ TEST(CudaRunner, RefusesEachPart) {
   const auto wide_norms = [](Config c) { c.qk_norm = QkNorm::kWidth; };
   EXPECT_FALSE(refused(wide_norms));
   EXPECT_TRUE(refused(wide_norms, 2));
-  EXPECT_TRUE(refused([](Config c) { c.experts.count = 8; }));
+  const auto experts = [&](const auto& change, int ranks = 1) {
+    return refused(
+        [&](Config c) {
+          c.experts = {.count = 512, .per_token = 32};
+          change(c.experts);
+        },
+        ranks);
+  };
+  using Mixture = ExpertConfig&;
+  EXPECT_FALSE(experts([](Mixture) {}));
+  EXPECT_TRUE(experts([](Mixture) {}, 2));
+  EXPECT_TRUE(experts([](Mixture m) { m.biases = true; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.gate_limit = 7; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.groups = 2; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.count = 513; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.per_token = 33; }));
   EXPECT_TRUE(refused([](Config c) { c.latent.rank = 64; }));
 }
 

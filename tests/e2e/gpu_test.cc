@@ -12,6 +12,7 @@
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/expert_model.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 
@@ -99,6 +100,35 @@ TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest, testing::Values("i4r", "k3v3", "k3v2"));
+
+// A mixture of experts: every token is that of one process that computes the prompt in one step,
+// without other rows, on the same kind of GPU.
+class ExpertsTest : public testing::TestWithParam<const char*> {};  // by weights
+TEST_P(ExpertsTest, AnswerAsInOneProcess) {
+  constexpr int kLongest = 300;
+  const TempFolder model;
+  WriteExpertModel(model.path());
+  LocalGenerator local({.model = model.path(),
+                        .weights = GetParam(),
+                        .step_tokens = kLongest,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  std::vector<std::string> decode = kOnGpu;
+  decode.push_back(std::string("--weights=") + GetParam());
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
+  Cluster cluster({.model = model.path(),
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, kLongest}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, ExpertsTest, testing::Values("checkpoint", "int4"));
 
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.

@@ -263,9 +263,10 @@ std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
 
 // Checks the GPUs with a small model before the large one is uploaded.
 absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
-  const Weights weights = SmallWeightsLike(
-      large.config, options.tensor_parallel,
-      {.layers = RandomFormOf(large.layers[0].down), .lm_head = RandomFormOf(large.lm_head)});
+  const Weights weights =
+      SmallWeightsLike(large.config, options.tensor_parallel,
+                       {.layers = RandomFormOf(*large.layers[0].Matrices().back()),
+                        .lm_head = RandomFormOf(large.lm_head)});
   options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
   ThreadPool threads(options.threads);
   TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);

@@ -3,6 +3,16 @@
 #include "kernels/cuda/gemm.h"
 
 namespace penstock::cuda {
+
+// Grid: tiles of rows x tiles of outputs x slices, or 1. Tiles of rows come first, because they
+// share the tile of the weight.
+__global__ void __launch_bounds__(kWideThreads)
+    WideGemmKernel(const __grid_constant__ WideParams p) {
+  WideWarp warp(p, BlockZ());
+  warp.Run();
+  warp.Store();
+}
+
 namespace {
 
 // Two blocks for each processor of the largest supported GPU. A constant, so that every GPU divides

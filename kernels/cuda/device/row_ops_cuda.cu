@@ -1,5 +1,4 @@
-#include "kernels/cuda/device/gelu.cuh"
-#include "kernels/cuda/device/other_norms.cuh"
+#include "kernels/cuda/device/other_row_ops.cuh"
 #include "kernels/cuda/device/rope_append.cuh"
 #include "kernels/cuda/device/row_ops.cuh"
 #include "kernels/cuda/for_codes.h"

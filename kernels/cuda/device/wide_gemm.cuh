@@ -34,9 +34,10 @@ struct WideWarp {
   int first_row, first_output;  // first of the block
   int warp_output, warp_row;    // offsets in the block's tile
   int begin, end;               // range of inputs
+  int slice;
   float sums[kOutputTiles][kRowTiles][4], totals[kOutputTiles][kRowTiles][4];
 
-  PENSTOCK_DEVICE explicit WideWarp(const WideParams& params) : p(params) {
+  PENSTOCK_DEVICE WideWarp(const WideParams& params, int of_slice) : p(params), slice(of_slice) {
     const int warp = ThreadX() / 32, lane = ThreadX() % 32;
     group = lane >> 2;
     member = lane & 3;
@@ -44,7 +45,7 @@ struct WideWarp {
     first_output = BlockY() * kWideTile;
     warp_output = warp / (kWideTile / kWideWarpRows) * kWideWarpOutputs;
     warp_row = warp % (kWideTile / kWideWarpRows) * kWideWarpRows;
-    begin = BlockZ() * p.block_inputs;
+    begin = slice * p.block_inputs;
     end = begin + p.block_inputs < p.weight.inputs ? begin + p.block_inputs : p.weight.inputs;
     PENSTOCK_UNROLL
     for (int m = 0; m < kOutputTiles; ++m) {
@@ -142,7 +143,7 @@ struct WideWarp {
   }
 
   PENSTOCK_DEVICE void Store() {
-    float* output = p.output + BlockZ() * p.slice_stride;
+    float* output = p.output + slice * p.slice_stride;
     PENSTOCK_UNROLL
     for (int m = 0; m < kOutputTiles; ++m) {
       PENSTOCK_UNROLL
@@ -159,14 +160,5 @@ struct WideWarp {
     }
   }
 };
-
-// Grid: tiles of rows x tiles of outputs x slices, or 1. Tiles of rows come first, because they
-// share the tile of the weight.
-__global__ void __launch_bounds__(kWideThreads)
-    WideGemmKernel(const __grid_constant__ WideParams p) {
-  WideWarp warp(p);
-  warp.Run();
-  warp.Store();
-}
 
 }  // namespace penstock::cuda

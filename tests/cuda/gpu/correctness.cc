@@ -5,6 +5,7 @@
 #include "kernels/cuda/crc_tables.h"
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda/attention_case.h"
+#include "tests/cuda/experts_case.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/gpu/suite.h"
 #include "tests/cuda/kv_codec_case.h"
@@ -152,6 +153,31 @@ void CheckGemm(bool small, Report& report) {
   }
 }
 
+void CheckExperts(bool small, Report& report) {
+  const int hidden = small ? 520 : 4096;
+  report.checks.push_back({"scores of experts", ScoreDeviation(5, 129, hidden, 1), 1e-5});
+  report.checks.push_back({"scores alone", Number(ScoresAreOfTheirRow(5, 20, hidden, 2)), 1});
+  const RouteCase routes[] = {
+      {.rows = 70, .experts = 128, .per_token = 8},
+      {.experts = 512, .per_token = 10, .ties = true},
+      {.experts = 60, .per_token = 4, .normalise = false, .shared = true, .shared_gate = true},
+      {.experts = 160, .per_token = 8, .sigmoid = true, .choice_bias = true, .scale = 2.5f}};
+  for (const RouteCase& c : routes) {
+    report.checks.push_back(
+        {"choice of " + std::to_string(c.experts) + " experts", RouteDeviation(c), 1e-5});
+  }
+  report.checks.push_back({"pairs by expert", Number(GroupIsExact(90, 33, 8, 3)), 1});
+  const int inputs = small ? 1160 : 4096, outputs = small ? 72 : 1032;
+  using enum GroupedKernel;
+  for (const GroupedKernel kernel : {kSkinny1, kSkinny2, kSkinny4, kSkinny8, kWide, kChosen}) {
+    const bool dense = GroupedIsDense({9, 0, 17, 130, 1}, inputs, outputs, kernel, 4);
+    report.checks.push_back(
+        {"grouped gemm " + std::to_string(static_cast<int>(kernel)) + ", bits", Number(dense), 1});
+  }
+  const MixCase mix{.rows = 5, .width = hidden, .per_token = 8, .slices = 3};
+  report.checks.push_back({"mix of experts", Number(MixIsExact(mix, 5)), 1});
+}
+
 void CheckQuantised(bool small, Report& report) {
   for (const InputOrder order : {InputOrder::kOwn, InputOrder::kNatural}) {
     for (const CodeForm& form : AllForms(order)) {
@@ -242,6 +268,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckRows(small, report);
   CheckOtherRows(small, report);
   CheckGemm(small, report);
+  CheckExperts(small, report);
   CheckQuantised(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
   CheckSlabs(report);

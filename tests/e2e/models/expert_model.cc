@@ -9,7 +9,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 32;
+constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 64;
 constexpr int64_t kExperts = 8, kIntermediate = 32, kDenseIntermediate = 96, kDenseLayer = 1;
 
 void AddLayer(ModelWriter& writer, int64_t layer) {

@@ -198,10 +198,13 @@ TEST(Weights, FewerBitsAreReadFasterAndWarnedOfOnGpus) {
 
 TEST(Warnings, NameModelsAndContextsThatWorkersRefuse) {
   PlanRequest request = Llama8bOnH200();
-  request.model.experts.count = 4;
+  request.model.experts = {.count = 4, .biases = true};
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),
               HasSubstr("WARNING: workers refuse to start on this hardware: LlamaForCausalLM has "
-                        "experts"));
+                        "experts with biases"));
+  request.weights.form = "int4";
+  EXPECT_THAT(PlanText(request, MakePlan(request).value()),
+              HasSubstr("GPUs expand experts in int4 to 16 bits"));
   request = Llama8bOnH200();
   request.kv_memory_bytes = uint64_t{4} << 30;  // 2,048 blocks
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),

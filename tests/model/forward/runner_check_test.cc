@@ -3,10 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
 #include "kernels/buffer.h"
+#include "kernels/experts.h"
 #include "kernels/page_copier.h"
 #include "model/forward/transformer_runner.h"
 
@@ -120,6 +122,60 @@ TEST_F(RunnerCheckTest, TheModelHasThePartsOfTheLargeOne) {
   const ModelConfig same = SmallModelLike(plain, 1);
   EXPECT_EQ(same.layer_rope, (std::vector<LayerRope>{kNone, kNone}));
   EXPECT_EQ(same.attention_cap + same.logit_cap, 0);
+}
+
+ModelConfig WithExperts() {
+  return {.layers = 6,
+          .heads = 8,
+          .kv_heads = 4,
+          .head_dim = 64,
+          .tied_embeddings = true,
+          .experts = {.count = 90,
+                      .per_token = 8,
+                      .intermediate = 14336,
+                      .shared_intermediate = 4096,
+                      .dense = {true, true, false, false, false, false}}};
+}
+
+TEST(SmallModel, HasExpertsLikeTheLargeOne) {
+  const ModelConfig large = WithExperts();
+  const ModelConfig small = SmallModelLike(large, 1);
+  EXPECT_TRUE(!small.HasExperts(0) && small.HasExperts(1));
+  EXPECT_EQ(small.experts.count, 90);
+  EXPECT_LT(small.experts.intermediate, 200);
+  EXPECT_LT(small.experts.shared_intermediate, 200);
+  ModelConfig sparse = large;
+  sparse.experts.dense.clear();
+  sparse.experts.shared_intermediate = 0;
+  EXPECT_TRUE(SmallModelLike(sparse, 1).HasExperts(0));
+  EXPECT_EQ(SmallModelLike(sparse, 1).experts.shared_intermediate, 0);
+}
+
+// A token's embedding chooses the experts of one group, by far.
+TEST(SmallModel, ChoosesExpertsClearly) {
+  ModelConfig large = WithExperts();
+  large.experts.dense.clear();
+  const Weights small = SmallWeightsLike(large, 1);
+  const int64_t hidden = small.config.hidden, count = 90, groups = 11;
+  for (int64_t token = 0; token < 22; ++token) {
+    std::vector<float> input, scores(count), weights(8);
+    for (int64_t i = 0; i < hidden; ++i) {
+      input.push_back(ToFloat(small.embedding.as<Bf16>()[token * hidden + i]));
+    }
+    std::vector<int32_t> chosen(8);
+    Route({}, {.input = {input.data(), {1, hidden}},
+               .router = {small.layers[0].experts->router.data(), {count, hidden}},
+               .scores = {scores.data(), {1, count}},
+               .chosen = {chosen.data(), {1, 8}},
+               .weights = {weights.data(), {1, 8}}});
+    float last = scores[static_cast<size_t>(chosen[7])], next = -1e9f;
+    for (size_t e = 0; e < scores.size(); ++e) {
+      const bool of_group = static_cast<int64_t>(e) / 8 == token % groups;
+      if (!of_group) next = std::max(next, scores[e]);
+    }
+    for (const int32_t e : chosen) EXPECT_EQ(e / 8, token % groups);
+    EXPECT_GT(last, 1.3f * next);
+  }
 }
 
 TEST_F(RunnerCheckTest, ARightRunnerPasses) { EXPECT_TRUE(Check(runner_).ok()) << Check(runner_); }

@@ -1,0 +1,80 @@
+#include "model/cuda/experts/expert_pass.h"
+
+#include "kernels/cuda/row_ops.h"
+
+namespace penstock {
+
+// Leaves the choice in the scratch memory: weights, and the pairs sorted by expert.
+void ExpertPass::Choose(const Bf16* input) const {
+  const auto& [config, layer, s, product, rows, stream] = parts_;
+  const int32_t count = config.count + (layer.shared_gate ? 1 : 0);
+  cuda::Score({.input = input,
+               .vectors = layer.router.as<float>(),
+               .scores = s.scores.as<float>(),
+               .rows = rows,
+               .count = count,
+               .hidden = layer.gate_up.inputs},
+              stream);
+  cuda::Route({.scores = s.scores.as<float>(),
+               .choice_bias = layer.choice_bias.as<float>(),
+               .chosen = s.chosen.as<int32_t>(),
+               .weights = s.weights.as<float>(),
+               .shared_weights = layer.shared ? s.shared_weights.as<float>() : nullptr,
+               .count = count,
+               .experts = config.count,
+               .per_token = config.per_token,
+               .normalise = config.normalise,
+               .sigmoid = config.sigmoid,
+               .scale = config.scale},
+              rows, stream);
+  cuda::Group({.chosen = s.chosen.as<int32_t>(),
+               .pairs = rows * config.per_token,
+               .per_token = config.per_token,
+               .experts = config.count,
+               .first = s.first.as<int32_t>(),
+               .rows = s.pair_rows.as<int32_t>(),
+               .places = s.places.as<int32_t>()},
+              stream);
+}
+
+cuda::GroupedRows ExpertPass::Rows() const {
+  return {.input = parts_.scratch.input.as<Bf16>(),
+          .first = parts_.scratch.first.as<int32_t>(),
+          .rows = parts_.rows,
+          .pairs = parts_.rows * parts_.config.per_token};
+}
+
+void ExpertPass::AddRouted(const Bf16* input) const {
+  const auto& [config, layer, s, product, rows, stream] = parts_;
+  Choose(input);
+  const int32_t pairs = rows * config.per_token;
+  cuda::GatherRows({.input = reinterpret_cast<const uint32_t*>(input),
+                    .output = s.input.as<uint32_t>(),
+                    .from = s.pair_rows.as<int32_t>(),
+                    .width = layer.gate_up.inputs / 2},
+                   pairs, stream);
+  const cuda::Product gate_up = cuda::GroupedGemm(layer.gate_up, Rows(), product, stream);
+  cuda::SiluGate({.product = gate_up, .output = s.input.as<Bf16>()}, pairs, stream);
+  cuda::Mix({.product = cuda::GroupedGemm(layer.down, Rows(), product, stream),
+             .places = s.places.as<int32_t>(),
+             .weights = s.weights.as<float>(),
+             .per_token = config.per_token,
+             .output = s.sums.as<float>()},
+            rows, stream);
+}
+
+void ExpertPass::AddShared(const cuda::Product& product) const {
+  cuda::Mix({.product = product,
+             .weights = parts_.scratch.shared_weights.as<float>(),
+             .per_token = 1,
+             .output = parts_.scratch.sums.as<float>(),
+             .adds = true},
+            parts_.rows, parts_.stream);
+}
+
+cuda::Product ExpertPass::sums() const {
+  return {
+      .data = parts_.scratch.sums.as<float>(), .slices = 1, .width = parts_.layer.gate_up.inputs};
+}
+
+}  // namespace penstock
