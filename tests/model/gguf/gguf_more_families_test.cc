@@ -12,30 +12,17 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Two layers with four heads of 8 and layer norms.
+// The sizes of SmallMetadata, with layer norms.
 GgufWriter LayerNormMetadata(const std::string& a) {
-  GgufWriter writer;
-  writer.Text("general.architecture", a)
-      .U32(a + ".block_count", 2)
-      .U32(a + ".context_length", 64)
-      .U32(a + ".embedding_length", 32)
-      .U32(a + ".feed_forward_length", 48)
-      .U32(a + ".attention.head_count", 4)
-      .F32(a + ".attention.layer_norm_epsilon", 0x1p-16f);
+  GgufWriter writer = SmallMetadata(a);
+  writer.F32(a + ".attention.layer_norm_epsilon", 0x1p-16f);
   return WithTable(writer);
 }
 
 TEST(GgufMoreFamiliesTest, EveryLayerNormHasAnEpsilon) {
   for (const std::string a : {"falcon", "gpt2", "gptneox", "starcoder2"}) {
-    GgufWriter writer;
-    writer.Text("general.architecture", a)
-        .U32(a + ".block_count", 2)
-        .U32(a + ".context_length", 64)
-        .U32(a + ".embedding_length", 32)
-        .U32(a + ".feed_forward_length", 48)
-        .U32(a + ".attention.head_count", 4)
-        .U32(a + ".rope.dimension_count", 8)
-        .F32(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
+    GgufWriter writer = SmallMetadata(a);
+    writer.U32(a + ".rope.dimension_count", 8).F32(a + ".attention.layer_norm_rms_epsilon", 1e-5f);
     EXPECT_THAT(ErrorOf(WithTable(writer)),
                 HasSubstr("\"" + a + ".attention.layer_norm_epsilon\" is missing"));
   }

@@ -138,17 +138,23 @@ inline absl::StatusOr<GgufFile> ParseWritten(const std::string& bytes) {
   return ParseGguf(std::as_bytes(std::span(bytes)), "m.gguf");
 }
 
-// A Llama of 2 layers with heads of 8 in metadata, without tokenizer.
-inline GgufWriter LlamaMetadata(std::string_view architecture = "llama") {
-  const std::string a(architecture);
+// The sizes of a model of 2 layers with 4 heads of 8 in metadata.
+inline GgufWriter SmallMetadata(const std::string& a) {
   GgufWriter writer;
   writer.Text("general.architecture", a)
       .U32(a + ".block_count", 2)
       .U32(a + ".context_length", 64)
       .U32(a + ".embedding_length", 32)
       .U32(a + ".feed_forward_length", 48)
-      .U32(a + ".attention.head_count", 4)
-      .U32(a + ".attention.head_count_kv", 2)
+      .U32(a + ".attention.head_count", 4);
+  return writer;
+}
+
+// A Llama of these sizes in metadata, without tokenizer.
+inline GgufWriter LlamaMetadata(std::string_view architecture = "llama") {
+  const std::string a(architecture);
+  GgufWriter writer = SmallMetadata(a);
+  writer.U32(a + ".attention.head_count_kv", 2)
       .F32(a + ".attention.layer_norm_rms_epsilon", 1e-5f)
       .F32(a + ".rope.freq_base", 500000);
   return writer;
