@@ -113,8 +113,8 @@ struct ScaledLevels {
   uint16_t bits[kCount];  // of bf16
 };
 
-// Elements that are decoded together: two vectors' worth of floats, but no more than have their
-// bits in the same place of a byte.
+// The number of elements that are decoded together: as many 16-bit lanes as a vector has, but no
+// more than have their codes at the same bits of bytes.
 template <int kFixed>
 constexpr int kLevelLanes = kFixed / 4 < 2 * kLanes ? kFixed / 4 : 2 * kLanes;
 template <int kCount>

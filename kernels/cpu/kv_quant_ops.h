@@ -252,7 +252,7 @@ void EncodeF8(const Bf16* values, int64_t rows, int dims, F8Format format, uint8
   }
 }
 
-// Decodes codes of any scale. (Not NaN's, which is no code.)
+// Decodes codes with any scale. The codes for NaN never occur.
 template <F8Format kFormat>
 inline void DecodeF8Row(const uint8_t* __restrict codes, float scale, int dims,
                         Bf16* __restrict values) {

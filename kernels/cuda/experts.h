@@ -46,9 +46,9 @@ struct GroupParams {
   int32_t pairs = 0;
   int32_t per_token = 0;
   int32_t experts = 0;
-  int32_t* first =
-      nullptr;              // out, [experts + 1]: the place of an expert's first pair; then `pairs`
-  int32_t* rows = nullptr;  // out, [pairs]: the row at a place
+  // Out, [experts + 1]: the place of each expert's first pair, and `pairs` at the end.
+  int32_t* first = nullptr;
+  int32_t* rows = nullptr;    // out, [pairs]: the row at a place
   int32_t* places = nullptr;  // out, [pairs]: the place of a pair
 };
 
@@ -86,8 +86,8 @@ struct GroupedParams {
   int32_t chunks = 0;  // of the few-rows kernel: parts of an expert's rows
 };
 
-// output = the sum over a row's pairs, in order, of weight * product, behind what `output` has if
-// `adds`.
+// output = the sum over a row's pairs, in order, of weight * product. With `adds` the sum begins
+// with what `output` has.
 struct MixParams {
   Product product;                  // by place
   const int32_t* places = nullptr;  // [rows * per_token]; null: the pair is the place

@@ -42,7 +42,7 @@ class CudaLayers {
   cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
   cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
   void Activate(const cuda::Product& product, int32_t rows) const;
-  // Of scratch.input.
+  // The output of a layer's MLP, or of its mixture, for the rows of scratch.input.
   cuda::Product Mlp(const CudaLayer& layer, int32_t rows) const;
   cuda::Product Experts(const CudaLayer& layer, int32_t rows) const;
 

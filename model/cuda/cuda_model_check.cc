@@ -14,7 +14,7 @@ bool HasOtherActivation(const ModelConfig& config) {
   return config.activation == (config.names.HasGate() ? Activation::kGelu : Activation::kSilu);
 }
 
-// What the kernels do not implement of a mixture of experts; empty: nothing.
+// The first part of a mixture of experts that the kernels do not implement. Empty if there is none.
 std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
   if (experts.count == 0) return {};
   if (ranks > 1) return "experts on several GPUs (tensor_parallel above 1)";

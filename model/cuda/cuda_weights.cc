@@ -189,7 +189,7 @@ class Uploader {
     return Floats({first, first + heads}, "attention sinks", target);
   }
 
-  // Of a worker's only GPU (CheckCudaModel).
+  // Uploads all experts of a layer: CheckCudaModel refuses them where a worker has several GPUs.
   absl::Status Experts(const ExpertLayer& from, CudaLayer& layer) {
     constexpr ModelShard kWhole;
     DeviceExperts& target = layer.experts.emplace();

@@ -46,7 +46,8 @@ struct TransformerScratch {
   const int64_t gated_width;
   const int64_t input_width;
   std::vector<RotationScratch> rotations;  // main, and local if the model has it
-  // Of all positions, by LayerRope; empty unless the weights have the means of keys.
+  // The angles of all positions, for each kind of rotation that a layer has. Empty if the weights
+  // have no means of keys.
   std::map<LayerRope, PositionAngles> position_angles;
   Buffer residual;  // [hidden]
   Buffer input;     // input of a product: normed rows [hidden], or attention's output

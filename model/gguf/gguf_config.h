@@ -12,9 +12,8 @@ namespace penstock {
 
 // The text of the config.json that `file` was converted from, as far as the forward pass needs it:
 // architectures of gguf_family.cc; llama is Llama and Mistral (as LlamaForCausalLM), and Mixtral.
-// `file` must have the
-// tensors of all parts of a split model. INVALID_ARGUMENT names the key or the tensor and what is
-// allowed; every key of the architecture that is not understood is refused.
+// `file` must have the tensors of all parts of a split model. INVALID_ARGUMENT names the key or the
+// tensor and what is allowed; every key of the architecture that is not understood is refused.
 absl::StatusOr<std::string> GgufConfigJson(const GgufFile& file);
 
 // general.architecture; INVALID_ARGUMENT unless it is one of these.

@@ -6,7 +6,7 @@
 
 #include "tests/model/gguf/config_of.h"
 
-// What OLMo 2, GLM and the families with layer norms have of their own.
+// The fields that only OLMo 2, GLM and the families with layer norms have.
 namespace penstock {
 namespace {
 

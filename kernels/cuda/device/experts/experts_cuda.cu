@@ -6,7 +6,8 @@
 namespace penstock::cuda {
 namespace {
 
-// From so many rows per expert on, on average, a tile of the wide kernel is worth its reads.
+// The wide kernel multiplies where experts have at least this many rows on average. With fewer,
+// most rows of its tiles would be empty.
 constexpr int64_t kWideAverage = 32;
 constexpr int64_t kGridZMax = 65535;
 
