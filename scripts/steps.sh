@@ -28,6 +28,14 @@ trap 'stop_step 1' HUP
 # The newest "[12/345]" or "12/345 Test" of a log, for the line that is redrawn.
 counter() { tail -c 2000 "$1" 2>/dev/null | grep -aoE '\[?[0-9]+/[0-9]+\]?' | tail -n 1; }
 
+# assertions LOG LINES: the failed assertions that a log tells of, in at most LINES lines.
+assertions() {
+  {
+    grep -aE -A 6 ': Failure$|Sanitizer: ' "$1"
+    grep -aE -A 30 '^(FAIL|ERROR): ' "$1"
+  } | head -n "$2" | cut -c 1-240 | sed 's/^/    /'
+}
+
 # step TITLE LOG COMMAND...: the command's exit code.
 step() {
   local title=$1 log="$logs/$2" start=$SECONDS code=0
@@ -53,8 +61,7 @@ step() {
     say "failed: $title  $((SECONDS - start)) s, exit code $code. The end of $log:"
     grep -aE 'error:|CMake Error|FAILED:|\*\*\*' "$log" | head -n 20 | cut -c 1-160 | sed 's/^/    /' >&2
     # The failed assertions, because CI may show only this output and not the log.
-    grep -aE -A 6 ': Failure$|Sanitizer: ' "$log" | head -n 80 | cut -c 1-240 | sed 's/^/    /' >&2
-    grep -aE -A 30 '^(FAIL|ERROR): ' "$log" | head -n 80 | cut -c 1-240 | sed 's/^/    /' >&2
+    assertions "$log" 160 >&2
     tail -n 20 "$log" | cut -c 1-160 | sed 's/^/    /' >&2
   fi
   return "$code"
