@@ -12,7 +12,7 @@
 #include "kvstore/paging/disk_pager.h"
 #include "lab/micro/kernels_model.h"
 #include "model/forward/transformer_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 namespace {

@@ -8,7 +8,7 @@
 #include "decode_worker/speculation/draft_model.h"
 #include "kvstore/cache/block_pool.h"
 #include "model/forward/transformer_runner.h"
-#include "model/forward/weight_policy.h"
+#include "model/weights/weight_policy.h"
 
 namespace penstock {
 

@@ -7,7 +7,7 @@
 #include "kernels/buffer.h"
 #include "kernels/kv_rows.h"
 #include "kernels/paged_kv.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kDegrees[] = {1, 2, 4, 8};
 
-// As a worker checks it (model/forward/model_shard.h).
+// As a worker checks it (model/weights/model_shard.h).
 bool Divides(int32_t degree, const ModelConfig& model) {
   return model.kv_heads % degree == 0 && model.heads % degree == 0;
 }

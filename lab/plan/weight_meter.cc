@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "model/checkpoint/checkpoint.h"
-#include "model/forward/formats/weight_kinds.h"
-#include "model/forward/weight_filler.h"
 #include "model/load/checkpoint_tensors.h"
+#include "model/weights/formats/weight_kinds.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "base/status.h"
 #include "model/checkpoint/model_config.h"
-#include "model/forward/formats/tensor_source.h"
-#include "model/forward/weight_policy.h"
+#include "model/weights/formats/tensor_source.h"
+#include "model/weights/weight_policy.h"
 
 namespace penstock {
 

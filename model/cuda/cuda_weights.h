@@ -8,8 +8,8 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm.h"
 #include "model/cuda/experts/device_experts.h"
-#include "model/forward/model_shard.h"
-#include "model/forward/weights.h"
+#include "model/weights/model_shard.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

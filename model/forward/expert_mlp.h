@@ -8,7 +8,7 @@
 #include "kernels/buffer.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

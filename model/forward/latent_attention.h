@@ -9,7 +9,7 @@
 #include "kernels/gemm.h"
 #include "kernels/paged_kv.h"
 #include "kernels/rope.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

@@ -139,10 +139,10 @@ class MtpLayer {
 // own tokens only, not on the other sequences of the batch, nor on the division of its tokens into
 // steps. One thread calls Step.
 //
-// This room, model/forward, loads weights and computes the forward pass on CPUs
-// (TransformerRunner), and defines the interface that GPUs implement too. It may use base/,
-// kernels/ with its cpu and cuda rooms, model/checkpoint, model/forward/formats and model/sampler.
-// It does not know requests, scheduling or who owns a KV block.
+// This room, model/forward, computes the forward pass on CPUs (TransformerRunner), and defines the
+// interface that GPUs implement too. It may use base/, kernels/ with its cpu room,
+// model/checkpoint, model/sampler and model/weights. It does not know requests,
+// scheduling or who owns a KV block.
 class ModelRunner {
  public:
   virtual ~ModelRunner() = default;

@@ -5,7 +5,7 @@
 #include "base/status.h"
 #include "model/checkpoint/model_config.h"
 #include "model/forward/model_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

@@ -6,24 +6,17 @@
 #include <vector>
 
 #include "base/check.h"
-#include "kernels/blend/deviation.h"
 #include "kernels/cpu/thread_pool.h"
-#include "kernels/embedding.h"
 #include "kernels/gemm.h"
 #include "kernels/kv_rows.h"
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
-#include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
 
 namespace penstock {
 namespace {
-
-// The layer whose values tell which blended tokens are computed further: the first one that
-// attention has changed. Published, with the same choice: CacheBlend.
-constexpr int32_t kCheckedLayer = 1;
 
 View<const float, 1> Of(const std::vector<float>& values) {
   if (values.empty()) return {};
@@ -158,212 +151,6 @@ void TransformerRunner::TellDone(const StepArgs& args, int32_t done) const {
   if (done % group != 0 && done != layers) return;
   const int32_t copies = args.kv.layout.Copies();
   args.on_layers_done(copies * ((done - 1) / group * group), copies * done);
-}
-
-void TransformerRunner::ReadReused(const StepArgs& args, Batch& batch) {
-  const std::span<const KvSlot> slots = scratch_->slots;
-  batch.reused =
-      ReadValues(args.kv, kCheckedLayer, slots.subspan(static_cast<size_t>(batch.first_blended)),
-                 batch.reused_values);
-}
-
-// The rows of a blended part that are computed in the layers behind, counted from its first.
-std::vector<uint32_t> TransformerRunner::ChooseRows(const AttentionSequence& part,
-                                                    const Batch& batch, BlendedTokens& blended) {
-  const ModelConfig& config = weights_.config;
-  const TransformerScratch& s = *scratch_;
-  const int64_t values = QueryWidth(config) + int64_t{config.kv_heads} * config.head_dim;
-  const float* qkv = s.qkv.as<float>() + part.first_row * s.qkv_width;
-  const int64_t first = part.first_row - batch.first_blended;
-  const ValueDeviation deviation =
-      DeviationOf({batch.reused.row(first), {part.rows, batch.reused.dim(1)}},
-                  {qkv, {part.rows, s.qkv_width}}, values);
-  const bool near = deviation.relative <= blended.deviation_max;
-  std::vector<uint32_t> rows =
-      MostDeviating(deviation.tokens, near ? int64_t{blended.recompute} : part.rows);
-  blended.deviation = deviation.relative;
-  blended.recomputed = static_cast<int32_t>(rows.size());
-  return rows;
-}
-
-// Leaves out the blended rows that deviate least: their KV stays as the pages have it.
-void TransformerRunner::DropRows(const StepArgs& args, Batch& batch) {
-  const size_t others = batch.sequences.size() - batch.blended;
-  const std::vector<AttentionSequence> parts(
-      batch.sequences.begin() + static_cast<std::ptrdiff_t>(others), batch.sequences.end());
-  batch.sequences.resize(others);
-  batch.rows = batch.first_blended;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const size_t first = batch.sequences.size();
-    for (const uint32_t row : ChooseRows(parts[i], batch, *args.sequences[others + i].blended)) {
-      MoveRow(parts[i].first_row + row, batch.rows);
-      const int64_t position = parts[i].position + row;
-      AttentionSequence* run = batch.sequences.size() > first ? &batch.sequences.back() : nullptr;
-      if (run != nullptr && run->position + run->rows == position) {
-        ++run->rows;
-      } else {
-        batch.sequences.push_back(
-            {.first_row = batch.rows, .rows = 1, .position = position, .blocks = parts[i].blocks});
-      }
-      ++batch.rows;
-    }
-  }
-  scratch_->slots.resize(static_cast<size_t>(batch.rows));
-  if (batch.chosen.empty()) return;
-  batch.chosen.resize(batch.chosen.size() - parts.size());
-  batch.chosen.insert(batch.chosen.end(),
-                      batch.sequences.begin() + static_cast<std::ptrdiff_t>(others),
-                      batch.sequences.end());
-}
-
-// Everything that later layers need of a row.
-void TransformerRunner::MoveRow(int64_t from, int64_t to) {
-  if (from == to) return;
-  TransformerScratch& s = *scratch_;
-  const auto move = [&](float* rows, int64_t width) {
-    std::copy_n(rows + from * width, width, rows + to * width);
-  };
-  move(s.residual.as<float>(), weights_.config.hidden);
-  move(s.qkv.as<float>(), s.qkv_width);
-  s.slots[static_cast<size_t>(to)] = s.slots[static_cast<size_t>(from)];
-  for (RotationScratch& rotation : s.rotations) {
-    move(rotation.cosines.as<float>(), rotation.pairs());
-    move(rotation.sines.as<float>(), rotation.pairs());
-  }
-}
-
-absl::Status TransformerRunner::CheckPageFormat(const KvLayout& layout) const {
-  if (layout.span > 0 && !selects_pages()) {
-    return InvalidArgument(
-        "kv.layout has a span of {} tokens, which models with sliding windows or latents do not "
-        "take",
-        layout.span);
-  }
-  if (layout.centred && weights_.layers[0].key_means.empty()) {
-    return InvalidArgument("kv.layout has centred keys, and the weights have no means of keys");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status TransformerRunner::Check(const StepArgs& args) const {
-  const KvLayout& layout = args.kv.layout;
-  RETURN_IF_ERROR(CheckPageFormat(layout));
-  const bool by_position = layout.span > 0;  // which evicted and selected slots do not have
-  RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
-                                   .vocab = vocab(),
-                                   .max_position = max_position(),
-                                   .max_tokens = scratch_->max_tokens,
-                                   .hidden_size = hidden_size(),
-                                   .takes_evicted = !by_position && eviction_attention(),
-                                   .has_mtp = weights_.config.use_mtp,
-                                   .blends = !by_position && key_rotations(),
-                                   .selects_pages = !by_position && selects_pages()}));
-  if (layout.HasLatents() && layout.dtype != KvDtype::kBf16) {
-    return InvalidArgument("kv.layout is {}, pages of latents are always bf16",
-                           KvDtypeName(layout.dtype));
-  }
-  if (HoldsHeads(layout.dtype, layout.head_dim)) return absl::OkStatus();
-  return InvalidArgument(
-      "kv.layout is {}, this model's heads have {} dimensions: quantised pages hold multiples of "
-      "16 up to {}, use bf16",
-      KvDtypeName(layout.dtype), layout.head_dim, kQuantisedHeadMax);
-}
-
-void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
-  TransformerScratch& s = *scratch_;
-  s.tokens.clear();
-  s.slots.clear();
-  s.positions.clear();
-  const SequenceStep* previous = nullptr;
-  for (const SequenceStep& sequence : args.sequences) {
-    AddTokens(args, sequence, batch.rows);
-    AddSequence(sequence, batch);
-    if (sequence.fills_mtp) {
-      batch.mtp.back().follows =
-          previous != nullptr && previous->fills_mtp &&
-          previous->blocks.data() == sequence.blocks.data() &&
-          previous->position + std::ssize(previous->tokens) == sequence.position;
-    }
-    previous = &sequence;
-  }
-  PrepareSelection(args, batch);
-  Embed(batch);
-}
-
-// Tokens, slots and angles of the sequence's rows.
-void TransformerRunner::AddTokens(const StepArgs& args, const SequenceStep& sequence,
-                                  int64_t first_row) {
-  TransformerScratch& s = *scratch_;
-  const int32_t page = args.kv.layout.block_tokens;
-  for (int64_t i = 0; i < std::ssize(sequence.tokens); ++i) {
-    const auto position = static_cast<int32_t>(sequence.position + i);
-    const int32_t slot = position - sequence.evicted;
-    s.slots.push_back({sequence.blocks[slot / page], slot % page});
-    s.positions.push_back(static_cast<uint32_t>(position));
-    for (RotationScratch& rotation : s.rotations) rotation.SetRow(first_row + i, position);
-  }
-  s.tokens.insert(s.tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
-}
-
-void TransformerRunner::AddSequence(const SequenceStep& sequence, Batch& batch) {
-  const AttentionSequence all{.first_row = batch.rows,
-                              .rows = std::ssize(sequence.tokens),
-                              .position = sequence.position - sequence.evicted,
-                              .blocks = sequence.blocks};
-  if (sequence.blended != nullptr && batch.blended++ == 0) batch.first_blended = batch.rows;
-  batch.sequences.push_back(all);
-  batch.rows += all.rows;
-  const int64_t kept_row = batch.kept_rows;
-  if (sequence.fills_mtp) {
-    batch.mtp.push_back({.first_row = all.first_row,
-                         .kept_row = kept_row,
-                         .rows = all.rows,
-                         .before = sequence.before});
-  }
-  if (Batch::KeepsAll(sequence)) {
-    batch.kept.push_back(all);
-  } else if (sequence.wants_logits) {
-    batch.kept.push_back({.first_row = batch.rows - 1,
-                          .rows = 1,
-                          .position = all.position + all.rows - 1,
-                          .blocks = all.blocks});
-  } else {
-    return;
-  }
-  batch.kept_rows += batch.kept.back().rows;
-  batch.outputs.push_back({.row = batch.kept_rows - 1,
-                           .logits = sequence.wants_logits,
-                           .hidden = sequence.hidden,
-                           .rows = batch.kept.back().rows,
-                           .sum = sequence.hidden_sum});
-}
-
-void TransformerRunner::Embed(const Batch& batch) {
-  const View<float, 2> residual(scratch_->residual.as<float>(),
-                                {batch.rows, weights_.config.hidden});
-  EmbeddingArgs embedding{
-      .tokens = scratch_->tokens, .matrix = weights_.embedding_matrix(), .output = residual};
-  if (embedding.matrix == nullptr) {
-    embedding.table = {weights_.embedding.as<const Bf16>(), {vocab(), weights_.config.hidden}};
-  }
-  Embedding(exec_, embedding);
-  if (weights_.positions.bytes() != 0) AddPositions(batch);
-  if (weights_.config.embedding_multiplier != 1) {
-    CapRows(exec_, {.rows = residual, .factor = weights_.config.embedding_multiplier});
-  }
-}
-
-// Adds the learned embeddings of the rows' positions.
-void TransformerRunner::AddPositions(const Batch& batch) {
-  const ModelConfig& config = weights_.config;
-  TransformerScratch& s = *scratch_;
-  const View<float, 2> learned(s.input.as<float>(), {batch.rows, config.hidden});
-  Embedding(exec_,
-            {.tokens = s.positions,
-             .table = {weights_.positions.as<const Bf16>(), {config.max_position, config.hidden}},
-             .output = learned});
-  AddRows(exec_,
-          {.input = learned, .output = {s.residual.as<float>(), {batch.rows, config.hidden}}});
 }
 
 View<const float, 2> TransformerRunner::Normed(const std::vector<float>& norm, const Batch& batch) {

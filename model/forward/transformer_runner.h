@@ -5,7 +5,7 @@
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "model/forward/model_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 
@@ -43,11 +43,6 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   struct Branch;
   struct Batch;
 
-  absl::Status CheckPageFormat(const KvLayout& layout) const;
-  absl::Status Check(const StepArgs& args) const;
-  void Prepare(const StepArgs& args, Batch& batch);
-  void Embed(const Batch& batch);
-  void AddPositions(const Batch& batch);
   // The residual, normed if the layer has this norm.
   View<const float, 2> Normed(const std::vector<float>& norm, const Batch& batch);
   void AddBranch(const std::vector<float>& norm, const Batch& batch);
@@ -56,22 +51,31 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   View<float, 2> Project(int32_t layer, const Batch& batch);
   void AppendKv(const StepArgs& args, int32_t layer, const Batch& batch);
   void AppendLatents(const StepArgs& args, int32_t layer, const Batch& batch);
-  void ReadReused(const StepArgs& args, Batch& batch);
-  std::vector<uint32_t> ChooseRows(const AttentionSequence& part, const Batch& batch,
-                                   BlendedTokens& blended);
-  void DropRows(const StepArgs& args, Batch& batch);
-  void MoveRow(int64_t from, int64_t to);
   // The means of a layer's keys. Empty if the pages are not centred or the layer has no means.
   KeyCentre CentreOf(const PagedKv& kv, int32_t layer) const;
   void Attend(const StepArgs& args, int32_t layer, const Batch& batch);
   void TellDone(const StepArgs& args, int32_t done) const;
-  void AddSequence(const SequenceStep& sequence, Batch& batch);
-  void AddTokens(const StepArgs& args, const SequenceStep& sequence, int64_t first_row);
   void KeepRows(Batch& batch);
   absl::Status FinishLayer(const StepArgs& args, int32_t layer, const Batch& batch);
   void Finish(const StepArgs& args, Batch& batch);
   View<const float, 2> RowsWithLogits(View<const float, 2> hidden, const Batch& batch);
   void Logits(const StepArgs& args, View<const float, 2> hidden);
+
+  // transformer_prepare.cc: what comes before the first layer.
+  absl::Status CheckPageFormat(const KvLayout& layout) const;
+  absl::Status Check(const StepArgs& args) const;
+  void Prepare(const StepArgs& args, Batch& batch);
+  void AddTokens(const StepArgs& args, const SequenceStep& sequence, int64_t first_row);
+  void AddSequence(const SequenceStep& sequence, Batch& batch);
+  void Embed(const Batch& batch);
+  void AddPositions(const Batch& batch);
+
+  // transformer_blend.cc: rows of blended parts.
+  void ReadReused(const StepArgs& args, Batch& batch);
+  std::vector<uint32_t> ChooseRows(const AttentionSequence& part, const Batch& batch,
+                                   BlendedTokens& blended);
+  void DropRows(const StepArgs& args, Batch& batch);
+  void MoveRow(int64_t from, int64_t to);
 
   // transformer_selection.cc: rows that select pages, and pages that a pager is told of.
   void PrepareSelection(const StepArgs& args, Batch& batch);

@@ -12,7 +12,7 @@
 #include "model/forward/expert_mlp.h"
 #include "model/forward/latent_attention.h"
 #include "model/forward/step_selection.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

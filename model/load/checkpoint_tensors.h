@@ -3,7 +3,7 @@
 #include <string>
 
 #include "model/checkpoint/checkpoint.h"
-#include "model/forward/formats/tensor_source.h"
+#include "model/weights/formats/tensor_source.h"
 
 namespace penstock {
 

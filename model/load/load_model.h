@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/experts/expert_cache.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

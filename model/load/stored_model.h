@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 #include "model/checkpoint/checkpoint.h"
-#include "model/forward/weight_policy.h"
-#include "model/forward/weights.h"
 #include "model/load/tensor_hashes.h"
+#include "model/weights/weight_policy.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

@@ -8,7 +8,7 @@
 
 #include "kernels/buffer.h"
 #include "model/forward/model_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

@@ -1,1 +1,1 @@
-penstock_fuzzer(quantised_tensor_fuzz SRCS quantised_tensor_fuzz.cc DEPS penstock_forward)
+penstock_fuzzer(quantised_tensor_fuzz SRCS quantised_tensor_fuzz.cc DEPS penstock_weights)

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {

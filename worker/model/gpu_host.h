@@ -9,7 +9,7 @@
 #include "kernels/transfer_device.h"
 #include "kvstore/codec/slab_coder.h"
 #include "model/forward/model_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

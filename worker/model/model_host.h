@@ -7,7 +7,7 @@
 #include "kvstore/cache/block_pool.h"
 #include "kvstore/paging/disk_pager.h"
 #include "model/forward/transformer_runner.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 #include "worker/model/gpu_host.h"
 
 namespace penstock {

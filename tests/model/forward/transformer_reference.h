@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

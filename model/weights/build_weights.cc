@@ -1,7 +1,7 @@
 #include <array>
 #include <utility>
 
-#include "model/forward/weight_filler.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

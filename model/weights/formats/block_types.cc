@@ -1,4 +1,4 @@
-#include "model/forward/formats/block_types.h"
+#include "model/weights/formats/block_types.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,7 +1,7 @@
 // Weights as the library compressed-tensors stores them (vllm-project/compressed-tensors, 0.20):
 // rows of outputs, codes of ascending inputs from the low bits of each word on.
 
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {

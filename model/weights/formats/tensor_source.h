@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "kernels/bf16.h"
-#include "model/forward/formats/block_types.h"
+#include "model/weights/formats/block_types.h"
 
 namespace penstock {
 
@@ -35,7 +35,7 @@ struct TensorView {
   int64_t interleaved_head = 0;
 };
 
-// This room, model/forward/formats, reads the tensors of checkpoints and unpacks those that are
+// This room, model/weights/formats, reads the tensors of checkpoints and unpacks those that are
 // quantised. It may use base/, kernels/ and model/checkpoint only. It does not know which tensors a
 // model has.
 //

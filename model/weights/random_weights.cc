@@ -1,7 +1,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "model/forward/weight_filler.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

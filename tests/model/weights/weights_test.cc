@@ -1,4 +1,4 @@
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 #include <gtest/gtest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 

@@ -3,7 +3,7 @@
 // Despite the first name, both are factors of the numbers.
 
 #include "kernels/e4m3.h"
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {

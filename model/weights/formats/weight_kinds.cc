@@ -1,4 +1,4 @@
-#include "model/forward/formats/weight_kinds.h"
+#include "model/weights/formats/weight_kinds.h"
 
 #include <algorithm>
 #include <cctype>

@@ -1,4 +1,4 @@
-#include "model/forward/rounded_rows.h"
+#include "model/weights/rounded_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <random>
 
 #include "kernels/f16.h"
-#include "model/forward/weight_policy.h"
+#include "model/weights/weight_policy.h"
 
 namespace penstock {
 namespace {

@@ -2,7 +2,7 @@
 #include <string>
 #include <vector>
 
-#include "model/forward/weight_filler.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "kernels/quantised_matrix.h"
 #include "model/checkpoint/quantisation_config.h"
-#include "model/forward/formats/tensor_source.h"
+#include "model/weights/formats/tensor_source.h"
 
 namespace penstock {
 

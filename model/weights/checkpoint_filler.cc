@@ -1,8 +1,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "model/forward/formats/weight_kinds.h"
-#include "model/forward/weight_filler.h"
+#include "model/weights/formats/weight_kinds.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

@@ -14,10 +14,14 @@
 #include "model/checkpoint/model_config.h"
 #include "model/experts/expert_cache.h"
 #include "model/experts/gated_weights.h"
-#include "model/forward/formats/tensor_source.h"
-#include "model/forward/weight_policy.h"
+#include "model/weights/formats/tensor_source.h"
+#include "model/weights/weight_policy.h"
 
 namespace penstock {
+
+// This room, model/weights, has a model's weights as the forward pass reads them, and fills them
+// from a TensorSource or at random. It may use base/, kernels/, model/checkpoint, model/experts and
+// model/weights/formats. It does not know how a step is computed.
 
 // A mixture of experts.
 struct ExpertLayer {

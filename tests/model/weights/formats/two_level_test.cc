@@ -7,8 +7,8 @@
 
 #include "kernels/f16.h"
 #include "lab/fake/temp_folder.h"
-#include "model/forward/formats/block_types.h"
 #include "model/load/load_model.h"
+#include "model/weights/formats/block_types.h"
 #include "tests/model/gguf/gguf_writer.h"
 
 namespace penstock {

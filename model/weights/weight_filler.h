@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
-#include "model/forward/weights.h"
+#include "model/weights/weights.h"
 
 namespace penstock {
 

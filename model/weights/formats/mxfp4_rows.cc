@@ -1,8 +1,8 @@
 // MXFP4 as gpt-oss's checkpoints store it: blocks [rows][inputs / 32][16] of bytes, whose low half
 // is an even input and whose high half the odd one after it, and scales [rows][inputs / 32].
 
-#include "model/forward/formats/block_types.h"
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/block_types.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/forward/rounded_rows.h"
+#include "model/weights/rounded_rows.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,7 @@
 #include "kernels/bf16.h"
 #include "kernels/e4m3.h"
 #include "kernels/f16.h"
-#include "model/forward/weight_policy.h"
+#include "model/weights/weight_policy.h"
 
 namespace penstock {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,8 +2,8 @@
 #include <utility>
 #include <vector>
 
-#include "model/forward/rounded_rows.h"
-#include "model/forward/weight_filler.h"
+#include "model/weights/rounded_rows.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "model/forward/formats/quantised_tensor.h"
+#include "model/weights/formats/quantised_tensor.h"
 
 namespace penstock {
 namespace {

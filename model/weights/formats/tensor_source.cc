@@ -1,4 +1,4 @@
-#include "model/forward/formats/tensor_source.h"
+#include "model/weights/formats/tensor_source.h"
 
 #include <cstring>
 
