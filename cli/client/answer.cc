@@ -49,6 +49,7 @@ Json StatsJson(const Answer& answer) {
       {"decode_ms", Rounded(Milliseconds(timing.decode()))},
       {"router_ms", Rounded(Milliseconds(timing.router()))},
       {"kv_bytes_moved", timing.kv_bytes_moved()},
+      {"kv_bytes_read", timing.kv_bytes_read()},
       {"layers", timing.layers()},
       {"layers_overlapped", timing.layers_overlapped()},
       {"transport", timing.transport()},
@@ -125,6 +126,10 @@ std::string StatsText(const Answer& answer) {
                                    " exposed",
                                    FormatBytes(timing.kv_bytes_moved()), timing.layers_overlapped(),
                                    timing.layers(), Milliseconds(timing.kv_transfer())));
+  if (timing.kv_bytes_read() > 0) {
+    text += line("KV read", fmt::format("{} from the decode worker's file",
+                                        FormatBytes(timing.kv_bytes_read())));
+  }
   text += line("transport", timing.transport().empty()
                                 ? "none"
                                 : fmt::format("{}, KV as {}", timing.transport(),

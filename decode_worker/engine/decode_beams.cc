@@ -25,7 +25,7 @@ RankedTokens RankedOf(std::span<const v1::TokenOut> first) {
 }
 
 // The answers as the tokens of choices 0, 1, ..., the best answer first.
-void TellAnswers(const DecodeSession& session, int32_t block_tokens) {
+void TellAnswers(DecodeSession& session, int32_t block_tokens) {
   const PageSelection& selection = session.selection;
   uint32_t choice = 0;
   for (const BeamAnswer& answer : session.beams->TakeAnswers()) {
@@ -37,6 +37,7 @@ void TellAnswers(const DecodeSession& session, int32_t block_tokens) {
       if (selection.Selects(before, block_tokens)) {
         out.set_attended_tokens(static_cast<uint32_t>(selection.Attended(before, block_tokens)));
       }
+      out.set_kv_bytes_read(std::exchange(session.bytes_read, 0));
       out.set_more_in_step(static_cast<uint32_t>(answer.tokens.size() - 1 - i));
       session.sink->OnToken(std::move(out));
     }
@@ -99,7 +100,7 @@ void DecodeEngine::StepBeams(const std::shared_ptr<DecodeSession>& session) {
   for (const uint64_t id : ids) PassWindow(running_.at(id));
 }
 
-void DecodeEngine::EndSearch(const DecodeSession& session) {
+void DecodeEngine::EndSearch(DecodeSession& session) {
   const std::shared_ptr<DecodeSink> sink = session.sink;
   TellAnswers(session, pool_.view().layout.block_tokens);
   for (DecodeSequence& beam : running_.Take(session)) Keep(beam);

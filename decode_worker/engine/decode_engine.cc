@@ -353,7 +353,8 @@ void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& 
                      .position = static_cast<int32_t>(end - tokens.size()),
                      .blocks = sequence.table,
                      .evicted = sequence.evicted,
-                     .selection = sequence.Selection()});
+                     .selection = sequence.Selection(),
+                     .bytes_read = &sequence.session->bytes_read});
     if (sequence.mtp != nullptr) steps.back().hidden = sequence.mtp->Row(row);
     const bool ranks = sequence.session->beams != nullptr;
     outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()
@@ -409,6 +410,7 @@ std::optional<v1::TokenOut> DecodeEngine::TakeToken(DecodeSequence& sequence,
   if (sequence.mtp != nullptr) sequence.mtp->Observe(sampled.id);
   v1::TokenOut token = MakeTokenOut(sampled, sequence.choice, position, sequence.session->stop);
   token.set_attended_tokens(attended);
+  token.set_kv_bytes_read(std::exchange(sequence.session->bytes_read, 0));
   return token;
 }
 

@@ -145,7 +145,7 @@ class DecodeEngine {
   void Search(DecodeJob job);
   void RankBeam(DecodeSequence& beam, const StepOutput& output);
   void StepBeams(const std::shared_ptr<DecodeSession>& session);
-  void EndSearch(const DecodeSession& session);
+  void EndSearch(DecodeSession& session);
 
   void Resume();
   void TellRoom(bool full) const;

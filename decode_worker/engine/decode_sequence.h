@@ -34,6 +34,7 @@ struct DecodeSession {
   std::unique_ptr<BeamSearch> beams = nullptr;
   int choices_open = 0;
   int choices_frozen = 0;
+  uint64_t bytes_read = 0;  // of KV, from the pages' file, since the last token was told
 };
 
 // One running choice of a session. Used by the engine thread only.

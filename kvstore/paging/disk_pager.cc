@@ -59,29 +59,30 @@ void DiskPager::OnTaken(uint32_t block) {
   AskIfOver();
 }
 
-int64_t DiskPager::OnWanted(std::span<const uint32_t> blocks, int32_t layer) {
-  const int64_t misses = ReadMissing(blocks, layer, &PageResidency::Use);
-  misses_.fetch_add(static_cast<uint64_t>(misses), std::memory_order_relaxed);
-  hits_.fetch_add(blocks.size() - static_cast<size_t>(misses), std::memory_order_relaxed);
-  return misses;
+std::vector<uint32_t> DiskPager::OnWanted(std::span<const uint32_t> blocks, int32_t layer) {
+  std::vector<uint32_t> missing = ReadMissing(blocks, layer, &PageResidency::Use);
+  misses_.fetch_add(missing.size(), std::memory_order_relaxed);
+  hits_.fetch_add(blocks.size() - missing.size(), std::memory_order_relaxed);
+  return missing;
 }
 
-int64_t DiskPager::OnGuessed(std::span<const uint32_t> blocks, int32_t layer) {
+std::vector<uint32_t> DiskPager::OnGuessed(std::span<const uint32_t> blocks, int32_t layer) {
   return ReadMissing(blocks, layer, &PageResidency::Expect);
 }
 
-// Starts to read the blocks of which `use` says that they were not in memory; returns their number.
-int64_t DiskPager::ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
-                               bool (PageResidency::*use)(uint32_t, int32_t)) {
+// Starts to read the blocks of which `use` says that they were not in memory, and returns them.
+std::vector<uint32_t> DiskPager::ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
+                                             bool (PageResidency::*use)(uint32_t, int32_t)) {
+  std::vector<uint32_t> missing;
   std::vector<ByteRange> ranges;
   for (const uint32_t block : blocks) {
-    if ((residency_.*use)(block, layer)) ranges.push_back(residency_.RangeOf(block, layer));
+    if (!(residency_.*use)(block, layer)) continue;
+    missing.push_back(block);
+    ranges.push_back(residency_.RangeOf(block, layer));
   }
-  if (ranges.empty()) return 0;
+  if (missing.empty()) return missing;
   file_->ReadAhead(ranges);
-  const auto missing = std::ssize(ranges);
-  bytes_read_.fetch_add(static_cast<uint64_t>(missing) * layout_.LayerBytes(),
-                        std::memory_order_relaxed);
+  bytes_read_.fetch_add(missing.size() * layout_.LayerBytes(), std::memory_order_relaxed);
   AskIfOver();
   return missing;
 }

@@ -55,16 +55,16 @@ class DiskPager final : public KvPager {
 
   uint64_t memory_bytes() const override { return memory_bytes_; }
   void OnTaken(uint32_t block) override;
-  int64_t OnWanted(std::span<const uint32_t> blocks, int32_t layer) override;
-  int64_t OnGuessed(std::span<const uint32_t> blocks, int32_t layer) override;
+  std::vector<uint32_t> OnWanted(std::span<const uint32_t> blocks, int32_t layer) override;
+  std::vector<uint32_t> OnGuessed(std::span<const uint32_t> blocks, int32_t layer) override;
 
   DiskPagerStats stats() const;
 
  private:
   DiskPager(const KvLayout& layout, const Options& options, std::unique_ptr<PageFile> file);
 
-  int64_t ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
-                      bool (PageResidency::*use)(uint32_t, int32_t));
+  std::vector<uint32_t> ReadMissing(std::span<const uint32_t> blocks, int32_t layer,
+                                    bool (PageResidency::*use)(uint32_t, int32_t));
   bool IsOver() const { return residency_.bytes() > static_cast<int64_t>(memory_bytes_); }
   void AskIfOver();
   void Run() EXCLUDES(mutex_);

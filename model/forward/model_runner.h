@@ -85,6 +85,10 @@ struct SequenceStep {
   // `hidden`. In StepMtp, the hidden states of the tokens before each of `tokens`,
   // [tokens][hidden].
   std::span<const float> before = {};
+  // Not null: the bytes of pages that were not in memory, and were read from the pager's file for
+  // `tokens`, are added here. What several sequences need is counted for the first of them. Blended
+  // parts count nothing.
+  uint64_t* bytes_read = nullptr;
   // Draws that the runner makes from those logits. Only for a runner that draws_tokens().
   std::span<const DrawSpec> draws = {};
 

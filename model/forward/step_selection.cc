@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/kv_pager.h"
@@ -40,7 +41,8 @@ int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int6
     const uint32_t block = sequence.blocks[i];
     if (bounds_.Has(kv, block)) continue;
     const int64_t end = static_cast<int64_t>(i + 1) * page;
-    missing_.push_back({.block = block, .stays = end <= selection.checked});
+    missing_.push_back(
+        {.block = block, .stays = end <= selection.checked, .row = first_row + leading});
   }
   bounded_.resize(rows_.size(), missing_.size() == missing);
   return leading;
@@ -77,11 +79,15 @@ AttentionSequence StepSelection::RowAt(size_t index) const {
           .head_blocks = row.keep};
 }
 
-void StepSelection::WantMissing(const PagedKv& kv, int32_t layer) const {
+void StepSelection::WantMissing(const PagedKv& kv, int32_t layer, std::span<int64_t> reads) const {
   if (kv.pager == nullptr) return;
   std::vector<uint32_t> blocks;
   for (const Missing& missing : missing_) blocks.push_back(missing.block);
-  kv.pager->OnWanted(blocks, layer);
+  const auto before = [](const Missing& missing, uint32_t block) { return missing.block < block; };
+  for (const uint32_t block : kv.pager->OnWanted(blocks, layer)) {
+    const auto read = std::lower_bound(missing_.begin(), missing_.end(), block, before);
+    ++reads[static_cast<size_t>(read->row)];
+  }
 }
 
 void StepSelection::Choose(const PagedKv& kv, int32_t layer, int32_t heads,
@@ -105,14 +111,17 @@ void StepSelection::SelectFor(std::span<const SelectingRow> rows, const PagedKv&
 }
 
 void StepSelection::WantChosen(const PagedKv& kv, int32_t layer,
-                               std::span<const AttentionSequence> sequences) {
+                               std::span<const AttentionSequence> sequences,
+                               std::span<int64_t> reads) {
   if (kv.pager == nullptr) return;
   const std::vector<uint32_t> blocks = SelectedBlocks(sequences);
-  guesses_.OnChosen(layer, std::ssize(blocks), kv.pager->OnWanted(blocks, layer));
+  std::vector<uint32_t> missing = kv.pager->OnWanted(blocks, layer);
+  guesses_.OnChosen(layer, std::ssize(blocks), std::ssize(missing));
+  CountReads(std::move(missing), sequences, reads);
 }
 
 void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
-                                View<const float, 2> queries) {
+                                View<const float, 2> queries, std::span<int64_t> reads) {
   std::vector<SelectingRow> rows;
   std::vector<AttentionSequence> sequences;
   for (size_t i = 0; i < rows_.size(); ++i) {
@@ -121,7 +130,9 @@ void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
     sequences.push_back(RowAt(i));
   }
   SelectFor(rows, kv, layer, heads, queries);
-  guesses_.OnGuessed(layer, kv.pager->OnGuessed(SelectedBlocks(sequences), layer));
+  std::vector<uint32_t> missing = kv.pager->OnGuessed(SelectedBlocks(sequences), layer);
+  guesses_.OnGuessed(layer, std::ssize(missing));
+  CountReads(std::move(missing), sequences, reads);
 }
 
 void StepSelection::End(const PagedKv& kv) {

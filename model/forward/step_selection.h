@@ -33,18 +33,20 @@ class StepSelection {
   AttentionSequence RowAt(size_t index) const;
   size_t size() const { return rows_.size(); }  // rows
 
-  // Tells the pager of the pages whose keys Choose will read.
-  void WantMissing(const PagedKv& kv, int32_t layer) const;
+  // Tells the pager of the pages whose keys Choose will read. `reads`: as in WantPages.
+  void WantMissing(const PagedKv& kv, int32_t layer, std::span<int64_t> reads) const;
   // Chooses the pages of all rows. The pages hold the layer's keys.
   void Choose(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
   // Tells the pager of the pages that `sequences` have chosen, which RowAt gave.
-  void WantChosen(const PagedKv& kv, int32_t layer, std::span<const AttentionSequence> sequences);
+  void WantChosen(const PagedKv& kv, int32_t layer, std::span<const AttentionSequence> sequences,
+                  std::span<int64_t> reads);
 
   // True if the layer's pages should be guessed (PageGuesses).
   bool GuessPays(int32_t layer) const { return guesses_.Pays(layer); }
   // Tells the pager of the pages that the rows would choose by `queries`, as far as their bounds
   // are known. Choose chooses again.
-  void WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries);
+  void WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads, View<const float, 2> queries,
+                   std::span<int64_t> reads);
 
   // Remembers the bounds of pages whose tokens were no guesses. Behind the last layer.
   void End(const PagedKv& kv);
@@ -60,6 +62,7 @@ class StepSelection {
   struct Missing {
     uint32_t block = 0;
     bool stays = false;  // none of its tokens is a guess
+    int64_t row = 0;     // the first that needs it
   };
 
   void SelectFor(std::span<const SelectingRow> rows, const PagedKv& kv, int32_t layer,

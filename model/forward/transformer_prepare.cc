@@ -63,6 +63,7 @@ void TransformerRunner::Prepare(const StepArgs& args, Batch& batch) {
     }
     previous = &sequence;
   }
+  s.reads.assign(static_cast<size_t>(batch.rows), 0);
   PrepareSelection(args, batch);
   Embed(batch);
 }

@@ -140,6 +140,7 @@ absl::Status TransformerRunner::Step(const StepArgs& args) {
     Finish(args, batch);
   }
   if (weights_.config.use_mtp) TellDone(args, layers + 1);
+  ReportReads(args);
   return absl::OkStatus();
 }
 

@@ -81,6 +81,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
   void PrepareSelection(const StepArgs& args, Batch& batch);
   static bool Selects(int32_t layer, const Batch& batch);  // true if rows of the layer select
   void WantLayer(const StepArgs& args, int32_t layer, const Batch& batch) const;
+  void ReportReads(const StepArgs& args) const;
   void GuessPages(const StepArgs& args, int32_t layer, const Batch& batch);
   std::span<const AttentionSequence> Attended(const StepArgs& args, int32_t layer,
                                               const Batch& batch);

@@ -64,6 +64,7 @@ struct TransformerScratch {
   std::vector<uint32_t> tokens;
   std::vector<uint32_t> positions;
   std::vector<KvSlot> slots;
+  std::vector<int64_t> reads;  // layers of blocks that were read from a file for a row (WantPages)
 };
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 // Rows that attend to some of their pages, and what the pager of pages in a file is told.
 
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -45,8 +46,22 @@ void TransformerRunner::WantLayer(const StepArgs& args, int32_t layer, const Bat
   if (args.kv.pager == nullptr || layer >= weights_.config.layers) return;
   const bool selects = Selects(layer, batch);
   WantPages(args.kv, layer, weights_.config.WindowOf(layer),
-            selects ? batch.chosen : batch.sequences);
-  if (selects) scratch_->selection.WantMissing(args.kv, layer);
+            selects ? batch.chosen : batch.sequences, scratch_->reads);
+  if (selects) scratch_->selection.WantMissing(args.kv, layer, scratch_->reads);
+}
+
+// Adds what was read from the file of the pages to the sequences' counts.
+void TransformerRunner::ReportReads(const StepArgs& args) const {
+  if (args.kv.pager == nullptr) return;
+  size_t row = 0;
+  for (const SequenceStep& sequence : args.sequences) {
+    const std::span<const int64_t> reads(scratch_->reads);
+    const auto of = reads.subspan(row, sequence.tokens.size());
+    row += sequence.tokens.size();
+    if (sequence.bytes_read == nullptr) continue;
+    const int64_t layers = std::accumulate(of.begin(), of.end(), int64_t{0});
+    *sequence.bytes_read += static_cast<uint64_t>(layers) * args.kv.layout.LayerBytes();
+  }
 }
 
 bool TransformerRunner::Selects(int32_t layer, const Batch& batch) {
@@ -60,7 +75,7 @@ std::span<const AttentionSequence> TransformerRunner::Attended(const StepArgs& a
   TransformerScratch& s = *scratch_;
   s.selection.Choose(args.kv, layer, weights_.config.heads,
                      {s.qkv.as<float>(), {batch.rows, s.qkv_width}});
-  s.selection.WantChosen(args.kv, layer, batch.chosen);
+  s.selection.WantChosen(args.kv, layer, batch.chosen, s.reads);
   return batch.chosen;
 }
 
@@ -82,7 +97,7 @@ void TransformerRunner::GuessPages(const StepArgs& args, int32_t layer, const Ba
                .sines = angles.sines,
                .heads = config.heads,
                .head_dim = config.head_dim});
-  s.selection.WantGuessed(args.kv, layer, config.heads, qkv);
+  s.selection.WantGuessed(args.kv, layer, config.heads, qkv, s.reads);
 }
 
 }  // namespace penstock

@@ -112,6 +112,11 @@ void SessionTiming::OnGuesses(const v1::TokenOut& token) {
   rejected_guesses_ += token.rejected_guesses();
 }
 
+void SessionTiming::OnAttention(const v1::TokenOut& token) {
+  attended_[token.choice()] = token.attended_tokens();
+  report_.set_kv_bytes_read(report_.kv_bytes_read() + token.kv_bytes_read());
+}
+
 uint32_t SessionTiming::attended_tokens() const {
   uint32_t most = 0;
   for (const auto& [choice, tokens] : attended_) most = std::max(most, tokens);

@@ -64,9 +64,7 @@ class SessionTiming {
   void OnHandoff(const v1::HandoffDone& handoff);
   void OnToken(TimePoint now);
   void OnGuesses(const v1::TokenOut& token);  // of speculation; of each token in order
-  void OnAttended(const v1::TokenOut& token) {
-    attended_[token.choice()] = token.attended_tokens();
-  }
+  void OnAttention(const v1::TokenOut& token);
   void OnSent(TimePoint now);
 
   v1::Timing Report() const;

@@ -105,7 +105,7 @@ void Session::ShowTokens(uint32_t choice, std::span<const v1::TokenOut> tokens, 
     timing_.OnToken(now);
     // The tokens of a beam search come at once, and none of them was guessed.
     if (!request_.answer.sampling.has_beams()) timing_.OnGuesses(token);
-    timing_.OnAttended(token);
+    timing_.OnAttention(token);
     ++unsent_[choice];
     writer.Add(token);
     if (writer.ended()) break;

@@ -38,21 +38,26 @@ class RecordingPager final : public KvPager {
  public:
   uint64_t memory_bytes() const override { return 0; }
   void OnTaken(uint32_t) override {}
-  int64_t OnWanted(std::span<const uint32_t> blocks, int32_t layer) override {
-    if (blocks.empty()) return 0;
+  std::vector<uint32_t> OnWanted(std::span<const uint32_t> blocks, int32_t layer) override {
+    if (blocks.empty()) return {};
     order.push_back(layer);
     wanted[layer].insert(blocks.begin(), blocks.end());
-    return reads ? std::ssize(blocks) : 0;
+    return Missing(blocks);
   }
-  int64_t OnGuessed(std::span<const uint32_t> blocks, int32_t layer) override {
+  std::vector<uint32_t> OnGuessed(std::span<const uint32_t> blocks, int32_t layer) override {
     guessed[layer] = {blocks.begin(), blocks.end()};
-    return reads ? std::ssize(blocks) : 0;
+    return Missing(blocks);
   }
 
   std::map<int32_t, std::set<uint32_t>> wanted;   // by layer
   std::vector<int32_t> order;                     // the layers, as they were told
   std::map<int32_t, std::set<uint32_t>> guessed;  // by layer
   bool reads = false;                             // nothing is in memory
+
+ private:
+  std::vector<uint32_t> Missing(std::span<const uint32_t> blocks) const {
+    return reads ? std::vector<uint32_t>(blocks.begin(), blocks.end()) : std::vector<uint32_t>();
+  }
 };
 
 class WantedPagesTest : public testing::Test {
@@ -83,7 +88,8 @@ class WantedPagesTest : public testing::Test {
                             .selection = {.pages = pages,
                                           .from = static_cast<int32_t>(kPrompt),
                                           .checked = static_cast<int32_t>(last)},
-                            .wants_logits = wants_logits};
+                            .wants_logits = wants_logits,
+                            .bytes_read = &bytes_read_};
     std::vector<float> logits(static_cast<size_t>(kConfig.vocab));
     const absl::Status status =
         runner_.Step({.sequences = {&step, 1},
@@ -107,6 +113,7 @@ class WantedPagesTest : public testing::Test {
   RecordingPager pager_;
   PagedKv kv_;
   std::vector<uint32_t> table_;
+  uint64_t bytes_read_ = 0;
 };
 
 TEST_F(WantedPagesTest, APromptWantsItsPagesALayerAhead) {
@@ -171,6 +178,35 @@ TEST_F(WantedPagesTest, PagesThatWillBeChosenAreGuessedALayerAhead) {
   EXPECT_TRUE(pager_.guessed.empty());
 }
 
+// A prompt reads all of its pages, a token those of the first two layers and what it chooses.
+TEST_F(WantedPagesTest, BytesAreThoseThatWereNotInMemory) {
+  Step(0, kPrompt, kPages);
+  Step(kPrompt, kPrompt + 1, kPages);
+  EXPECT_EQ(bytes_read_, 0u);
+  pager_.reads = true;
+  Step(0, kPrompt, kPages);
+  const auto layer = kv_.layout.LayerBytes();
+  EXPECT_EQ(bytes_read_, kConfig.layers * Blocks(kPrompt).size() * layer);
+  bytes_read_ = 0;
+  Step(kPrompt + 1, kPrompt + 2, kPages);
+  size_t wanted = 0;
+  for (const auto& [_, blocks] : pager_.wanted) wanted += blocks.size();
+  for (const auto& [_, blocks] : pager_.guessed) wanted += blocks.size();
+  EXPECT_EQ(bytes_read_, wanted * layer);
+}
+
+// Two sequences with a common page, in a layer in which both select.
+TEST(CountReads, CountsAPageForTheFirstThatSelectedIt) {
+  const std::vector<uint32_t> first = {3, 5, 5, 9}, second = {5, 7, 9, 11};
+  const AttentionSequence sequences[] = {
+      {.first_row = 0, .rows = 1, .blocks = first, .head_blocks = 2},
+      {.first_row = 1, .rows = 1, .blocks = first},  // attends to all
+      {.first_row = 2, .rows = 1, .blocks = second, .head_blocks = 2}};
+  std::vector<int64_t> reads(3);
+  CountReads({3, 5, 7, 11}, sequences, reads);
+  EXPECT_THAT(reads, ElementsAre(2, 0, 2));
+}
+
 // A page whose bounds no step has computed cannot be guessed.
 TEST_F(WantedPagesTest, RowsWhoseBoundsAreMissingGuessNothing) {
   pager_.reads = true;
@@ -188,8 +224,13 @@ TEST(WantPages, AWindowWantsTheBlocksThatItsTokensSee) {
   std::vector<uint32_t> table(20);
   std::iota(table.begin(), table.end(), 0u);
   const AttentionSequence sequence{.rows = 10, .position = 40, .blocks = table};
-  WantPages(kv, 0, /*window=*/9, {&sequence, 1});
+  std::vector<int64_t> reads(10);
+  WantPages(kv, 0, /*window=*/9, {&sequence, 1}, reads);
   EXPECT_THAT(pager.wanted[0], ElementsAre(4, 5, 6));  // tokens 32 to 49
+  EXPECT_EQ(reads[0], 0);
+  pager.reads = true;
+  WantPages(kv, 0, /*window=*/9, {&sequence, 1}, reads);
+  EXPECT_EQ(reads[0], 3);
 }
 
 TEST(BytesWanted, AreAllPagesOrTheChosenOnes) {

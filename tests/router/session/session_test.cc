@@ -133,6 +133,26 @@ TEST_F(SessionTest, WithTimingTheLastFinalWaitsForTheHandoffsFigures) {
   EXPECT_EQ(world_.endings[0].timing().decode_worker(), "d1");
 }
 
+TEST_F(SessionTest, BytesThatTokensReadAreAddedUp) {
+  Begin(1, 5, {}, /*timing=*/true);
+  std::vector<FakeChoice> choices = ChoicesOf(world_.opened[0]);
+  SendFirst(world_.opened[0], choices);
+  uint64_t read = 0;
+  while (!choices[0].ended()) {
+    v1::TokenOut token = choices[0].Next();
+    token.set_kv_bytes_read(1000 + read);
+    read += token.kv_bytes_read();
+    session_->OnDecodeToken(0, std::move(token), now_);
+  }
+  v1::PrefillEvent event;
+  event.mutable_handoff()->set_kv_bytes(4096);
+  session_->OnPrefillEvent(0, event, now_);
+  session_->OnEnded(0, Side::kPrefill, absl::OkStatus(), now_);
+  ASSERT_TRUE(world_.finished.has_value());
+  EXPECT_EQ(world_.endings[0].timing().kv_bytes_read(), read);
+  EXPECT_GT(read, 1000u);
+}
+
 TEST_F(SessionTest, AndDoesNotWaitForLong) {
   Begin(1, 5, {}, /*timing=*/true);
   Answer(world_.opened[0]);
