@@ -21,6 +21,7 @@ enum class Form {
   kDeepSeekLlm,    // deepseek-ai/DeepSeek-V2-Lite
   kGpt4,           // allenai/OLMo-2-1124-7B, THUDM/glm-4-9b-hf, zai-org/GLM-4.5
   kGptNeox,        // EleutherAI/gpt-neox-20b
+  kFalcon,         // tiiuae/falcon-7b
 };
 
 struct NamedForm {
@@ -29,12 +30,13 @@ struct NamedForm {
 };
 
 // The names of llama.cpp's converter, and the model whose tokenizer.json has the form.
-constexpr std::array<NamedForm, 18> kForms = {{{"chatglm-bpe", Form::kGpt4},
+constexpr std::array<NamedForm, 19> kForms = {{{"chatglm-bpe", Form::kGpt4},
                                                {"dbrx", Form::kGpt4},
                                                {"deepseek-coder", Form::kDeepSeekCoder},
                                                {"deepseek-llm", Form::kDeepSeekLlm},
                                                {"deepseek-r1-qwen", Form::kQwen2},
                                                {"deepseek-v3", Form::kDeepSeekV3},
+                                               {"falcon", Form::kFalcon},
                                                {"glm4", Form::kGpt4},
                                                {"gpt-2", Form::kGpt2},
                                                {"gpt-4o", Form::kO200k},
@@ -91,7 +93,11 @@ nlohmann::json Split(std::string_view pattern) {
           {"invert", false}};
 }
 
-nlohmann::json Digits() { return {{"type", "Digits"}, {"individual_digits", true}}; }
+nlohmann::json Digits(bool individual = true) {
+  return {{"type", "Digits"}, {"individual_digits", individual}};
+}
+
+nlohmann::json Punctuation() { return {{"type", "Punctuation"}, {"behavior", "Contiguous"}}; }
 
 nlohmann::json Sequence(std::vector<nlohmann::json> steps) {
   return {{"type", "Sequence"}, {"pretokenizers", std::move(steps)}};
@@ -104,6 +110,8 @@ nlohmann::json StepsOf(Form form) {
       return ByteLevel(true);
     case Form::kDigitsGpt2:
       return Sequence({Digits(), ByteLevel(true)});
+    case Form::kFalcon:
+      return Sequence({Punctuation(), ByteLevel(true), Digits(false), Split("[0-9][0-9][0-9]")});
     case Form::kLlama3:
     case Form::kGpt4:
       return Sequence({Split(kLlama3Pattern), ByteLevel(false)});

@@ -17,13 +17,25 @@ bool IsPrintableLatin1(int byte) {
 
 constexpr size_t kAlphabetEnd = 0x144;
 
+std::array<char32_t, 256> MakeCodePointOfByte() {
+  std::array<char32_t, 256> code_points;
+  char32_t next = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    code_points[byte] = IsPrintableLatin1(byte) ? static_cast<char32_t>(byte) : next++;
+  }
+  return code_points;
+}
+
+const std::array<char32_t, 256>& CodePointOfByte() {
+  static const std::array<char32_t, 256> kCodePointOf = MakeCodePointOfByte();
+  return kCodePointOf;
+}
+
 std::array<int16_t, kAlphabetEnd> MakeByteOfCodePoint() {
   std::array<int16_t, kAlphabetEnd> bytes;
   bytes.fill(-1);
-  size_t next = 0x100;
   for (int byte = 0; byte < 256; ++byte) {
-    const size_t code_point = IsPrintableLatin1(byte) ? static_cast<size_t>(byte) : next++;
-    bytes[code_point] = static_cast<int16_t>(byte);
+    bytes[CodePointOfByte()[byte]] = static_cast<int16_t>(byte);
   }
   return bytes;
 }
@@ -79,6 +91,10 @@ std::optional<std::string> BytesOfSpelling(std::string_view spelling) {
     spelling.remove_prefix(step.length);
   }
   return bytes;
+}
+
+void AppendSpelling(std::string_view bytes, std::string& out) {
+  for (const char byte : bytes) AppendUtf8(CodePointOfByte()[static_cast<uint8_t>(byte)], out);
 }
 
 std::optional<uint8_t> ByteOfFallback(std::string_view spelling) {

@@ -46,6 +46,9 @@ class Vocabulary {
 // bytes of `spelling`, or nothing if a code point stands for no byte.
 std::optional<std::string> BytesOfSpelling(std::string_view spelling);
 
+// The inverse of BytesOfSpelling: appends the spelling of `bytes` to `out`.
+void AppendSpelling(std::string_view bytes, std::string& out);
+
 // Returns the byte of "<0xE2>", SentencePiece's spelling for bytes without a token of their own.
 std::optional<uint8_t> ByteOfFallback(std::string_view spelling);
 

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "base/check.h"
+#include "model/tokenizer/bpe_vocabulary.h"
+#include "model/tokenizer/punctuation.h"
 #include "model/tokenizer/tokenizer_json.h"
 #include "model/tokenizer/tokenizer_normalizer.h"
 
@@ -34,29 +37,39 @@ struct PreTokenizer::Cut {
 absl::StatusOr<PreTokenizer> PreTokenizer::Parse(const JsonField& field) {
   PreTokenizer pre_tokenizer;
   if (field.present()) RETURN_IF_ERROR(pre_tokenizer.AddSteps(field, 0));
+  if (pre_tokenizer.spells_bytes_) pre_tokenizer.steps_.push_back(ReadBytes{});
   return pre_tokenizer;
 }
 
 absl::Status PreTokenizer::AddSteps(const JsonField& field, int depth) {
   if (depth > kPreTokenizerDepthMax)
     return InvalidArgument("{} is nested too deeply", field.path());
-  // ByteLevel rewrites the text into another alphabet, which a later pattern would see, so it must
-  // come last.
-  if (byte_level_) {
-    return InvalidArgument("{} follows ByteLevel, which must be the last step", field.path());
-  }
   ASSIGN_OR_RETURN(const std::string type, field["type"].String());
-  if (type == "Split") return AddSplit(field);
-  if (type == "Digits") return AddDigits(field);
-  if (type == "ByteLevel") return AddByteLevel(field);
-  if (type == "Metaspace") return AddMetaspace(field);
-  if (type != "Sequence") {
-    return field["type"].Unsupported("ByteLevel, Digits, Metaspace, Sequence, Split");
-  }
+  if (type != "Sequence") return AddStep(field);
   const JsonField parts = field["pretokenizers"];
   RETURN_IF_ERROR(parts.ExpectArray());
   for (size_t i = 0; i < parts.size(); ++i) RETURN_IF_ERROR(AddSteps(parts[i], depth + 1));
   return absl::OkStatus();
+}
+
+absl::Status PreTokenizer::AddStep(const JsonField& field) {
+  ASSIGN_OR_RETURN(const std::string type, field["type"].String());
+  const bool splits = type == "Split" || type == "Digits" || type == "Punctuation";
+  if (byte_level_ && !splits) {
+    return field["type"].Unsupported("Digits, Punctuation, Split behind ByteLevel");
+  }
+  // A ByteLevel rewrites the text into GPT-2's alphabet, which the patterns behind it see: of the
+  // two bytes of U+00FC, C3 and BC, the second is spelled U+00BC, which is a number.
+  if (byte_level_ && !spells_bytes_) {
+    steps_.push_back(SpellBytes{});
+    spells_bytes_ = true;
+  }
+  if (type == "Split") return AddSplit(field);
+  if (type == "Digits") return AddDigits(field);
+  if (type == "Punctuation") return AddPunctuation(field);
+  if (type == "ByteLevel") return AddByteLevel(field);
+  if (type == "Metaspace") return AddMetaspace(field);
+  return field["type"].Unsupported("ByteLevel, Digits, Metaspace, Punctuation, Sequence, Split");
 }
 
 absl::StatusOr<PreTokenizer::Behavior> PreTokenizer::ParseBehavior(const JsonField& field) {
@@ -89,6 +102,16 @@ absl::Status PreTokenizer::AddDigits(const JsonField& field) {
   ASSIGN_OR_RETURN(const bool individual, field["individual_digits"].BoolOr(false));
   ASSIGN_OR_RETURN(Regex regex, Regex::Compile("\\p{N}"));
   const Behavior behavior = individual ? Behavior::kIsolated : Behavior::kContiguous;
+  steps_.push_back(Split{std::move(regex), behavior});
+  return absl::OkStatus();
+}
+
+absl::Status PreTokenizer::AddPunctuation(const JsonField& field) {
+  Behavior behavior = Behavior::kIsolated;
+  if (field["behavior"].present()) {
+    ASSIGN_OR_RETURN(behavior, ParseBehavior(field["behavior"]));
+  }
+  ASSIGN_OR_RETURN(Regex regex, Regex::Compile(fmt::format("[{}]", kPunctuation)));
   steps_.push_back(Split{std::move(regex), behavior});
   return absl::OkStatus();
 }
@@ -146,7 +169,18 @@ absl::Status PreTokenizer::ApplyStep(const Step& step, PieceList& list) {
   if (const auto* metaspace = std::get_if<Metaspace>(&step)) {
     return ApplyMetaspace(*metaspace, list);
   }
-  AddPrefixSpaces(list);
+  if (std::holds_alternative<SpellBytes>(step)) {
+    RewritePieces(AppendSpelling, list);
+  } else if (std::holds_alternative<ReadBytes>(step)) {
+    const auto read = [](std::string_view piece, std::string& out) {
+      const std::optional<std::string> bytes = BytesOfSpelling(piece);
+      PENSTOCK_CHECK(bytes.has_value());
+      out += *bytes;
+    };
+    RewritePieces(read, list);
+  } else {
+    AddPrefixSpaces(list);
+  }
   return absl::OkStatus();
 }
 
@@ -208,33 +242,36 @@ std::vector<TextSpan> PreTokenizer::Join(const std::vector<Cut>& cuts, Behavior 
   return out;
 }
 
-void PreTokenizer::AddPrefixSpaces(PieceList& list) {
-  PieceList out;
-  out.starts_input = list.starts_input;
-  for (const TextSpan& piece : list.pieces) {
-    const size_t begin = out.text.size();
-    if (list.text[piece.begin] != ' ') out.text += ' ';
-    out.text.append(list.text, piece.begin, piece.end - piece.begin);
-    out.pieces.push_back({begin, out.text.size()});
+// `rewrite` appends the new text of a piece to the text of the pieces before.
+template <class Rewrite>
+void PreTokenizer::RewritePieces(const Rewrite& rewrite, PieceList& list) {
+  std::string text;
+  for (TextSpan& piece : list.pieces) {
+    const size_t begin = text.size();
+    rewrite(std::string_view(list.text).substr(piece.begin, piece.end - piece.begin), text);
+    piece = {begin, text.size()};
   }
-  list = std::move(out);
+  list.text = std::move(text);
+}
+
+void PreTokenizer::AddPrefixSpaces(PieceList& list) {
+  const auto rewrite = [](std::string_view piece, std::string& out) {
+    if (!piece.starts_with(' ')) out += ' ';
+    out += piece;
+  };
+  RewritePieces(rewrite, list);
 }
 
 absl::Status PreTokenizer::ApplyMetaspace(const Metaspace& step, PieceList& list) {
-  PieceList out;
-  out.starts_input = list.starts_input;
-  for (const TextSpan& piece : list.pieces) {
-    const size_t begin = out.text.size();
-    const auto text = std::string_view(list.text).substr(piece.begin, piece.end - piece.begin);
-    const std::string replaced = ReplaceAll(text, " ", step.replacement);
-    const bool first = list.starts_input && &piece == &list.pieces.front();
+  const auto rewrite = [&](std::string_view piece, std::string& out) {
+    const std::string replaced = ReplaceAll(piece, " ", step.replacement);
+    const bool first = list.starts_input && out.empty();
     const bool wants_prefix =
         step.prefix == PrefixRule::kAlways || (step.prefix == PrefixRule::kFirst && first);
-    if (wants_prefix && !replaced.starts_with(step.replacement)) out.text += step.replacement;
-    out.text += replaced;
-    out.pieces.push_back({begin, out.text.size()});
-  }
-  list = std::move(out);
+    if (wants_prefix && !replaced.starts_with(step.replacement)) out += step.replacement;
+    out += replaced;
+  };
+  RewritePieces(rewrite, list);
   if (!step.split) return absl::OkStatus();
   const auto find = [&](std::string_view text) -> absl::StatusOr<std::vector<TextSpan>> {
     return FindText(text, step.replacement);

@@ -45,17 +45,22 @@ class PreTokenizer {
     bool invert = false;
   };
   struct PrefixSpace {};  // puts a space before every piece that starts without one
+  // Writes every byte as its character in GPT-2's alphabet, for steps behind a ByteLevel, and back.
+  struct SpellBytes {};
+  struct ReadBytes {};
   struct Metaspace {
     std::string replacement;
     PrefixRule prefix = PrefixRule::kAlways;
     bool split = true;
   };
-  using Step = std::variant<Split, SplitText, PrefixSpace, Metaspace>;
+  using Step = std::variant<Split, SplitText, PrefixSpace, SpellBytes, ReadBytes, Metaspace>;
   struct Cut;
 
   absl::Status AddSteps(const JsonField& field, int depth);
+  absl::Status AddStep(const JsonField& field);
   absl::Status AddSplit(const JsonField& field);
   absl::Status AddDigits(const JsonField& field);
+  absl::Status AddPunctuation(const JsonField& field);
   absl::Status AddByteLevel(const JsonField& field);
   absl::Status AddMetaspace(const JsonField& field);
   static absl::StatusOr<Behavior> ParseBehavior(const JsonField& field);
@@ -64,12 +69,15 @@ class PreTokenizer {
   template <class FindMatches>
   static absl::Status SplitPieces(const FindMatches& find, Behavior behavior, bool invert,
                                   PieceList& list);
+  template <class Rewrite>
+  static void RewritePieces(const Rewrite& rewrite, PieceList& list);
   static void AddPrefixSpaces(PieceList& list);
   static absl::Status ApplyMetaspace(const Metaspace& step, PieceList& list);
   static absl::Status ApplyStep(const Step& step, PieceList& list);
 
   std::vector<Step> steps_;
   bool byte_level_ = false;
+  bool spells_bytes_ = false;  // a step follows ByteLevel
 };
 
 }  // namespace penstock

@@ -158,6 +158,8 @@ def make_byte_level(texts):
     byte_level("deepseek", "deepseek-v3", "deepseek", eos_token_id=640, add_eos_token=False)
     byte_level("o200k", "gpt-4o", "o200k", eos_token_id=640, add_bos_token=False)
 
+    byte_level("falcon", "falcon", "falcon", bos_token_id=1238, eos_token_id=1238)
+
     data = byte_level("smollm", "smollm", "gpt2", bos_token_id=640, add_eos_token=True,
                       eos_token_id=640)
     digits = pre_tokenizers.Digits(individual_digits=True)

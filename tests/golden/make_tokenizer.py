@@ -124,6 +124,21 @@ TEXTS = [
     "\u01c5\u01c6 \u02b0\u02b1 \u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35 \u0939\u093f\u0928\u094d\u0926\u0940 \u05e9\u05dc\u05d5\u05dd",
 ]
 
+# Digits of many scripts, long runs of them, punctuation and symbols of many scripts, and letters with
+# bytes that GPT-2's alphabet spells as numbers (B2, B3, B9, BC, BD, BE).
+DIGIT_TEXTS = [
+    "7 77 777 7777 77777 777777 " + "1234567890" * 7,
+    "a1b22c333d4444e55555, 1,000,000.00 (100%) $99 #1234 1st 2nd 0x1F 2024-11-28T09:45:51Z",
+    "\u0663\u0664\u0665 \u0967\u0968\u0969\u096a \uff11\uff12\uff13\uff14 \u09e6\u09e7 \U0001d7d8\U0001d7d9\U0001d7da "
+    "\u2460\u2461 \u2160\u2161 \u00b2\u00b3\u00b9 \u00bc\u00bd\u00be 1\u00bd 2\u00b2 12\u0663456",
+    "\u00fc \u00bc\u00fc \u00f2\u00f3\u00f9 M\u00fchle \u0148\u043c\u043d\u043e\u0432\u0433\u0439 \u6c34\u8eca 1\u00fc2 12\u04323 \u00fc123",
+    "\u00a1Hola! \u00abni\u00bb \u201eja\u201c \u2014 \u2026 \u00a7 1 \u00b6 2 \u20ac !\u20ac \u20ac! $$ !$ ^^ ~` <|> ++ \u00d7\u00f7 \u2212",
+    "\u3002\u3001\u300c\u6c34\u300d\uff01\uff1f \u061f\u060c \u0964\u0965 \u05be \u1362 \u2e43\u2e4f\u166d \u09fd !\u2e52 \U0001144b.",
+    "  !  .  1   2\t\t3 \n 4\n\n5 \u00a0!\u00a01\u3000\u3002\u30001",
+    "\U0001F680!\U0001F680 1\ufe0f\u20e3 \U0001F1E9\U0001F1EA123 \u2764\ufe0f\u2764 100\U0001F4AF\U0001F4AF",
+    ">>TITLE<<12345>>ABSTRACT<< x<|endoftext|>y >> 1 <<",
+]
+
 ALPHABETS = [
     "abcdefghijklmnopqrstuvwxyz ",
     "the water of river turns wheel \n",
@@ -257,6 +272,36 @@ def make_starcoder():
     return byte_level(pre, ["<|endoftext|>"]), {"eos_token": "<|endoftext|>"}
 
 
+def make_falcon():
+    """Learned from whole lines, so that every boundary that the pre-tokenizer sets changes ids."""
+    lines = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    names = [">>TITLE<<", ">>ABSTRACT<<", "<|endoftext|>"]
+    tokenizer = with_merges_of_spaces(byte_level(lines, names, vocab=900))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Punctuation("contiguous"),
+         pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
+         pre_tokenizers.Digits(individual_digits=False),
+         pre_tokenizers.Split(Regex("[0-9][0-9][0-9]"), behavior="isolated")]
+    )
+    return tokenizer, {"bos_token": names[2], "eos_token": names[2]}
+
+
+def with_merges_of_spaces(tokenizer):
+    """Adds tokens of a space and any byte, and of any digit or space and another one."""
+    data = json.loads(tokenizer.to_str())
+    model = data["model"]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    pairs = [("\u0120", a) for a in alphabet] + [(a, b) for a in "0123456789" for b in "0123456789"]
+    known = {tuple(m) for m in model["merges"]}
+    for pair in pairs:
+        if pair not in known:
+            model["merges"].append(list(pair))
+            model["vocab"].setdefault("".join(pair), len(model["vocab"]))
+    for i, token in enumerate(data["added_tokens"]):
+        token["id"] = len(model["vocab"]) + i
+    return Tokenizer.from_str(json.dumps(data))
+
+
 def make_flags():
     tokenizer = byte_level(split(GPT2), [], normalizers.NFC())
     tokenizer.add_special_tokens(
@@ -348,6 +393,7 @@ KINDS = {
     "o200k": make_o200k,
     "deepseek": make_deepseek,
     "starcoder": make_starcoder,
+    "falcon": make_falcon,
     "flags": make_flags,
     "llama2": make_llama2,
     "mistral": make_mistral,
@@ -381,12 +427,27 @@ def write(path, data, **kwargs):
     path.write_text(json.dumps(data, ensure_ascii=False, **kwargs) + "\n", encoding="utf-8")
 
 
+def write_punctuation():
+    """Writes the ranges of code points at which a Punctuation step splits."""
+    step = pre_tokenizers.Punctuation("isolated")
+    ranges = []
+    for point in [*range(0xD800), *range(0xE000, 0x110000)]:
+        if len(step.pre_tokenize_str(f"a{chr(point)}")) == 1:
+            continue
+        if ranges and ranges[-1][1] == point - 1:
+            ranges[-1][1] = point
+        else:
+            ranges.append([point, point])
+    write(OUT / "punctuation.json", ranges, separators=(",", ":"))
+
+
 def main():
     rng = random.Random(7)
     words = ["<s>", "</s>", "<unk>", "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<think>",
              "[INST]", "<|eot_id|>", "LSTRIP", "RSTRIP", "BOTH", "WORD", "norm", "\n\n", "<0x41>"]
-    texts = TEXTS + [random_text(rng, words) for _ in range(80)]
+    texts = TEXTS + [random_text(rng, words) for _ in range(80)] + DIGIT_TEXTS
     OUT.mkdir(exist_ok=True)
+    write_punctuation()
     write(OUT / "texts.json", texts, indent=0)
     for name, make in KINDS.items():
         tokenizer, config = make()

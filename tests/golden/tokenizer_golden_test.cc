@@ -3,6 +3,8 @@
 
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <utility>
 
 #include "base/utf8.h"
 #include "model/tokenizer/detokenizer.h"
@@ -109,18 +111,48 @@ std::string NameOf(const testing::TestParamInfo<GoldenTokenizer>& tested) {
 INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerGolden,
                          testing::Values(Directory("gpt2"), Directory("llama3"), Directory("qwen"),
                                          Directory("o200k"), Directory("deepseek"),
-                                         Directory("starcoder"), Directory("flags"),
-                                         Directory("llama2"), Directory("mistral"),
-                                         Directory("gemma"), Directory("metaspace_unk"),
-                                         Directory("no_unk")),
+                                         Directory("starcoder"), Directory("falcon"),
+                                         Directory("flags"), Directory("llama2"),
+                                         Directory("mistral"), Directory("gemma"),
+                                         Directory("metaspace_unk"), Directory("no_unk")),
                          NameOf);
 INSTANTIATE_TEST_SUITE_P(GgufKinds, TokenizerGolden,
                          testing::Values(GgufOf("gpt2"), GgufOf("llama3"), GgufOf("qwen"),
-                                         GgufOf("deepseek"), GgufOf("o200k"), Gguf("smollm"),
-                                         Gguf("tekken"), Gguf("deepseek_coder"),
+                                         GgufOf("deepseek"), GgufOf("o200k"), GgufOf("falcon"),
+                                         Gguf("smollm"), Gguf("tekken"), Gguf("deepseek_coder"),
                                          Gguf("deepseek_llm"), Gguf("glm4"), Gguf("olmo"),
                                          Gguf("sentencepiece"), Gguf("sentencepiece_no_space")),
                          NameOf);
+
+// Every code point, behind a space that is merged with any byte unless a split is between them.
+TEST(TokenizerGolden, PunctuationIsThatOfTheReference) {
+  nlohmann::json file = ReadJson(GoldenDir() + "tokenizer/falcon/tokenizer.json");
+  file["pre_tokenizer"] = {
+      {"type", "Sequence"},
+      {"pretokenizers",
+       {{{"type", "Punctuation"}},
+        {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}}};
+  nlohmann::json& merges = file["model"]["merges"];
+  const nlohmann::json all = std::exchange(merges, nlohmann::json::array());
+  for (const nlohmann::json& merge : all) {
+    if (merge[0] == "\u0120") merges.push_back(merge);
+  }
+  const auto tokenizer = Tokenizer::Parse(file.dump(), "");
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  const uint32_t space = *(*tokenizer)->FindToken("\u0120");
+  std::set<char32_t> expected;
+  for (const auto& range : ReadJson(GoldenDir() + "tokenizer/punctuation.json")) {
+    for (char32_t c = range[0]; c <= range[1].get<char32_t>(); ++c) expected.insert(c);
+  }
+  for (char32_t c = 1; c < 0x110000; ++c) {
+    if (c == 0xD800) c = 0xE000;
+    std::string text = " ";
+    AppendUtf8(c, text);
+    const auto ids = (*tokenizer)->Encode(text);
+    ASSERT_TRUE(ids.ok()) << ids.status();
+    ASSERT_EQ(ids->front() == space, expected.contains(c)) << static_cast<uint32_t>(c);
+  }
+}
 
 TEST(GgufTokenizerGolden, SpecialTokensAreThoseOfTheDirectory) {
   for (const char* name : {"llama3", "qwen", "deepseek"}) {

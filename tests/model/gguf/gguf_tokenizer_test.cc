@@ -287,8 +287,6 @@ INSTANTIATE_TEST_SUITE_P(
                          "\"tokenizer.ggml.pre\" is \"default\", allowed is one of "
                          "chatglm-bpe, dbrx, deepseek-coder, deepseek-llm, "
                          "deepseek-r1-qwen"},
-        RefusedTokenizer{"falcon", ByteLevelWriter("falcon"),
-                         "\"tokenizer.ggml.pre\" is \"falcon\", allowed is one of "},
         RefusedTokenizer{"table",
                          With(ScoredWriter(),
                               [](auto& w) {

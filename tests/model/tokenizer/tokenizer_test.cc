@@ -54,6 +54,17 @@ TEST(Tokenizer, NamesTheFieldThatItDoesNotSupport) {
               HasSubstr("post_processor.type"));
 }
 
+TEST(Tokenizer, OnlySplitsFollowByteLevel) {
+  EXPECT_THAT(
+      ErrorOf("falcon", "/pre_tokenizer/pretokenizers/3/type", "ByteLevel"),
+      HasSubstr("pretokenizers[3].type is \"ByteLevel\", which is not supported; supported: "
+                "Digits, Punctuation, Split behind ByteLevel"));
+  EXPECT_THAT(ErrorOf("falcon", "/pre_tokenizer/pretokenizers/2/type", "Metaspace"),
+              HasSubstr("pretokenizers[2].type is \"Metaspace\""));
+  EXPECT_THAT(ErrorOf("falcon", "/pre_tokenizer/pretokenizers/0/behavior", "Joined"),
+              HasSubstr("pretokenizers[0].behavior is \"Joined\""));
+}
+
 TEST(Tokenizer, RefusesWhatContradictsItself) {
   EXPECT_THAT(ErrorOf("gpt2", "/model/merges", {"a nosuchtoken"}),
               HasSubstr("model.merges[0] joins a and nosuchtoken"));
