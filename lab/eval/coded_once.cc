@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "kernels/rope.h"
-#include "model/forward/rope_angles.h"
 
 namespace penstock {
 namespace {
@@ -23,7 +22,12 @@ FormatRoundTrip::FormatRoundTrip(const Weights& weights, const KvLayout& layout,
     : weights_(weights),
       format_(format),
       memory_(OneHead(layout, format).BlockStride()),
-      coded_{.arena = memory_.as<std::byte>(), .blocks = 1, .layout = OneHead(layout, format)} {}
+      coded_{.arena = memory_.as<std::byte>(), .blocks = 1, .layout = OneHead(layout, format)} {
+  if (!format.centred) return;
+  for (int32_t layer = 0; layer < layout.layers; ++layer) {
+    rotations_.push_back(RotationOf(weights.config, layer));
+  }
+}
 
 double FormatRoundTrip::Apply(const PagedKv& pages, uint32_t block, int32_t position) {
   const KvLayout& layout = pages.layout;
@@ -44,13 +48,12 @@ double FormatRoundTrip::Apply(const PagedKv& pages, uint32_t block, int32_t posi
 void FormatRoundTrip::SetMeans(int32_t layer, int32_t position) {
   const ModelConfig& config = weights_.config;
   means_ = weights_.layers[static_cast<size_t>(layer)].key_means;
-  const LayerRope which = config.RopeOf(layer);
-  if (which == LayerRope::kNone) return;
-  const RopeConfig& rope = which == LayerRope::kLocal ? config.local_rope : config.rope;
-  const std::vector<float> frequencies = RopeFrequencies(rope, config.head_dim);
-  std::vector<float> cosines(frequencies.size()), sines(frequencies.size());
-  RopeAngles(frequencies, rope.attention_factor, position, cosines.data(), sines.data());
-  const int64_t pairs = std::ssize(frequencies);
+  const LayerRotation& rotation = rotations_[static_cast<size_t>(layer)];
+  const int64_t pairs = std::ssize(rotation.frequencies);
+  if (pairs == 0) return;
+  std::vector<float> cosines(rotation.frequencies.size()), sines(rotation.frequencies.size());
+  RopeAngles(rotation.frequencies, rotation.attention_factor, position, cosines.data(),
+             sines.data());
   Rope({}, {.rows = {means_.data(), {1, std::ssize(means_)}},
             .cosines = {cosines.data(), {1, pairs}},
             .sines = {sines.data(), {1, pairs}},

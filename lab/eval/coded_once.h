@@ -7,6 +7,7 @@
 #include "kernels/buffer.h"
 #include "kernels/kv_rows.h"
 #include "kernels/paged_kv.h"
+#include "model/forward/rope_angles.h"
 #include "model/weights/weights.h"
 
 namespace penstock {
@@ -30,7 +31,8 @@ class FormatRoundTrip {
   const Weights& weights_;
   const KvPageFormat format_;
   const Buffer memory_;
-  const PagedKv coded_;       // one page with one head
+  const PagedKv coded_;                   // one page with one head
+  std::vector<LayerRotation> rotations_;  // of each layer; empty unless keys are centred
   std::vector<float> means_;  // [kv_heads][head_dim], at a position; empty unless keys are centred
 };
 

@@ -43,12 +43,11 @@ void ReadKey(const KvSample& sample, const KvRowsAt& at, std::span<float> key) {
 
 // Turns a key back to what it was before RoPE. Its inverse has the opposite angle, and divides by
 // the square of the attention factor.
-void Unrotate(const RopeConfig& rope, std::span<const float> frequencies, int32_t position,
-              std::span<float> key) {
-  const size_t pairs = frequencies.size();
+void Unrotate(const LayerRotation& rotation, int32_t position, std::span<float> key) {
+  const size_t pairs = rotation.frequencies.size();
   std::vector<float> cosines(pairs), sines(pairs);
-  const float factor = rope.attention_factor;
-  RopeAngles(frequencies, 1 / factor, position, cosines.data(), sines.data());
+  RopeAngles(rotation.frequencies, 1 / rotation.attention_factor, position, cosines.data(),
+             sines.data());
   for (float& sine : sines) sine = -sine;
   ActiveSimd().rope(key.data(), cosines.data(), sines.data(), static_cast<int64_t>(pairs));
 }
@@ -57,10 +56,7 @@ std::vector<float> LayerKeyMeans(const KvSample& sample, int32_t layer) {
   const KvLayout& layout = sample.layout;
   const ModelConfig& config = sample.config;
   const auto dims = static_cast<size_t>(config.head_dim);
-  const LayerRope which = config.RopeOf(layer);
-  const RopeConfig& rope = which == LayerRope::kLocal ? config.local_rope : config.rope;
-  const std::vector<float> frequencies =
-      which == LayerRope::kNone ? std::vector<float>() : RopeFrequencies(rope, config.head_dim);
+  const LayerRotation rotation = RotationOf(config, layer);
   std::vector<double> sums(static_cast<size_t>(config.kv_heads) * dims);
   std::vector<float> key(dims);
   for (int64_t block = 0; block < sample.blocks; ++block) {
@@ -71,7 +67,7 @@ std::vector<float> LayerKeyMeans(const KvSample& sample, int32_t layer) {
             sample,
             {.block = static_cast<uint32_t>(block), .layer = layer, .kv_head = head, .slot = slot},
             key);
-        Unrotate(rope, frequencies, position, key);
+        Unrotate(rotation, position, key);
         for (size_t d = 0; d < dims; ++d) sums[static_cast<size_t>(head) * dims + d] += key[d];
       }
     }

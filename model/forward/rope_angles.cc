@@ -71,6 +71,14 @@ std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim) {
   return frequencies;
 }
 
+LayerRotation RotationOf(const ModelConfig& config, int32_t layer) {
+  const LayerRope which = config.RopeOf(layer);
+  if (which == LayerRope::kNone) return {};
+  const RopeConfig& rope = which == LayerRope::kLocal ? config.local_rope : config.rope;
+  return {.frequencies = RopeFrequencies(rope, config.head_dim),
+          .attention_factor = rope.attention_factor};
+}
+
 void RopeAngles(std::span<const float> frequencies, float attention_factor, int32_t position,
                 float* cosines, float* sines) {
   for (size_t i = 0; i < frequencies.size(); ++i) {

@@ -17,4 +17,11 @@ std::vector<float> RopeFrequencies(const RopeConfig& rope, int32_t head_dim);
 void RopeAngles(std::span<const float> frequencies, float attention_factor, int32_t position,
                 float* cosines, float* sines);
 
+// How a layer rotates its queries and keys; without pairs if it does not.
+struct LayerRotation {
+  std::vector<float> frequencies;
+  float attention_factor = 1;
+};
+LayerRotation RotationOf(const ModelConfig& config, int32_t layer);
+
 }  // namespace penstock

@@ -79,6 +79,18 @@ TEST(RopeAnglesTest, YarnWithoutTruncationRampsBetweenPairs) {
   EXPECT_FLOAT_EQ(got[18], plain[18] / 32);
 }
 
+TEST(RopeAnglesTest, LayersHaveTheirOwnRotation) {
+  ModelConfig config{.layers = 3, .head_dim = 16};
+  config.rope = {.theta = 10000, .attention_factor = 2};
+  config.local_rope = {.theta = 100};
+  EXPECT_EQ(RotationOf(config, 2).frequencies, RopeFrequencies(config.rope, 16));
+  EXPECT_EQ(RotationOf(config, 2).attention_factor, 2);
+  config.layer_rope = {LayerRope::kMain, LayerRope::kLocal, LayerRope::kNone};
+  EXPECT_EQ(RotationOf(config, 1).frequencies, RopeFrequencies(config.local_rope, 16));
+  EXPECT_EQ(RotationOf(config, 1).attention_factor, 1);
+  EXPECT_TRUE(RotationOf(config, 2).frequencies.empty());
+}
+
 TEST(RopeAnglesTest, AnglesAreScaledByTheAttentionFactor) {
   const std::vector<float> frequencies = {1.0f, 0.25f};
   float cosines[2], sines[2];
