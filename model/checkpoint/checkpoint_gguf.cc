@@ -6,6 +6,7 @@
 #include "model/checkpoint/expert_tensors.h"
 #include "model/gguf/file/gguf_model.h"
 #include "model/gguf/gguf_config.h"
+#include "model/gguf/gguf_family.h"
 #include "model/gguf/gguf_names.h"
 
 namespace penstock {
@@ -55,7 +56,7 @@ LayerNames GgufNames(const GgufFile& file, std::string_view architecture,
   if (config.experts.count > 0) UseExpertNames(names);
   names.sinks = "sinks.weight";
   names.latent_halves = config.HasLatents() && file.FindTensor("blk.0.attn_kv_b.weight") == nullptr;
-  if (architecture == "gpt-oss" || architecture == "glm4moe") {
+  if (FindGgufFamily(architecture)->post_attention_is_mlp_norm) {
     names.mlp_norm = "post_attention_norm";
   }
   return names;

@@ -46,8 +46,10 @@ struct GgufFamily {
   std::string_view hugging_face;  // unless `write` sets "architectures"
   // Keys behind "ARCHITECTURE." that are understood beside those of all families.
   std::span<const std::string_view> keys;
-  bool experts = false;         // the expert_* keys may be there
-  bool layer_norm = false;      // norms are layer norms: attention.layer_norm_epsilon
+  bool experts = false;     // the expert_* keys may be there
+  bool layer_norm = false;  // norms are layer norms: attention.layer_norm_epsilon
+  // post_attention_norm is the norm before an MLP; otherwise it is one of attention's output.
+  bool post_attention_is_mlp_norm = false;
   bool parallel_field = false;  // use_parallel_residual must be there; otherwise it must be false
   // Fields that `write` and all before it write under Llama's names.
   std::span<const GgufRename> renames;
