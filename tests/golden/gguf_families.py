@@ -96,18 +96,24 @@ def is_transposed(name, config):
     return config.model_type == "gpt2" and name.startswith("blk.")
 
 
-def describe_glm4_moe(writer, config):
+def describe_experts(writer, config):
+    """Writes the keys of DeepSeek's experts, which GLM-4.5 has too."""
     import gguf
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
     writer.add_expert_count(config.n_routed_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_shared_count(config.n_shared_experts)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_leading_dense_block_count(config.first_k_dense_replace)
-    writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
-    writer.add_expert_weights_norm(config.norm_topk_prob)
+    if config.model_type != "deepseek_v2":
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+
+
+def describe_glm4_moe(writer, config):
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    describe_experts(writer, config)
     writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
 
 
