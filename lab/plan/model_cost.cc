@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "kernels/kv_rows.h"
 
@@ -24,6 +25,17 @@ std::vector<WindowedLayers> WindowsOf(const ModelConfig& config) {
   std::vector<WindowedLayers> windows;
   for (const auto& [window, layers] : counts) windows.push_back({window, layers});
   return windows;
+}
+
+// As a worker makes them: for each kind of rotation, all positions in whole tiles.
+uint64_t AngleBytes(const ModelConfig& config, const KvLayout& layout) {
+  if (!layout.centred) return 0;
+  constexpr uint64_t kTile = 64;
+  std::set<LayerRope> kinds;
+  for (int32_t layer = 0; layer < config.layers; ++layer) kinds.insert(config.RopeOf(layer));
+  const auto positions = static_cast<uint64_t>(config.max_position);
+  const uint64_t position_bytes = static_cast<uint64_t>(config.head_dim) * sizeof(Bf16);
+  return kinds.size() * ((positions + kTile - 1) / kTile * kTile) * position_bytes;
 }
 
 // Pairs of tokens [0, tokens), each with itself and the earlier ones in its window.
@@ -74,7 +86,8 @@ ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const Kv
                  .layers = config.layers,
                  .hidden = config.hidden,
                  .windows = WindowsOf(config),
-                 .layout = layout};
+                 .layout = layout,
+                 .angle_bytes = AngleBytes(config, layout)};
   const double used =
       cost.experts > 0 ? static_cast<double>(cost.experts_per_token) / cost.experts : 0;
   cost.flops_per_token = 2.0 * (static_cast<double>(weights.layers.elements) +

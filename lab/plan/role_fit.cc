@@ -35,7 +35,8 @@ absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
   const int32_t degree = role.worker.degree;
   const auto usable =
       static_cast<uint64_t>(static_cast<double>(hardware.memory_bytes) * request.memory_share);
-  const uint64_t taken = role.worker.DeviceWeightBytes() + hardware.reserve_bytes;
+  const uint64_t taken =
+      role.worker.DeviceWeightBytes() + hardware.reserve_bytes + role.worker.cost.angle_bytes;
   const uint64_t stride = role.worker.DeviceLayout().BlockStride();
   const uint64_t asked =
       request.kv_memory_bytes ? *request.kv_memory_bytes / static_cast<uint64_t>(degree) : stride;

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <string>
 
+#include "kernels/attention.h"
 #include "model/checkpoint/checkpoint.h"
 #include "model/load/checkpoint_tensors.h"
 #include "model/load/load_model.h"
@@ -59,6 +60,23 @@ ModelConfig V2Lite() {
   config.experts.dense.assign(27, false);
   config.experts.dense[0] = true;
   return config;
+}
+
+// 2 * head_dim bytes a position for each kind of rotation.
+TEST(ModelCost, CentredKeysTakeTheAnglesOfAllPositions) {
+  ModelConfig config = Llama8b();
+  config.max_position = 1000;
+  const auto bytes = [&](const KvPageFormat& format) {
+    return CostOf(config, WeightsOf(config), KvLayoutOf(config, 16, format).value()).angle_bytes;
+  };
+  const KvPageFormat centred{.dtype = KvDtype::kK3v3, .span = 128, .centred = true};
+  std::vector<float> turns(1000 * 64, 1.0f);
+  const View<const float, 2> angles(turns.data(), {1000, 64});
+  EXPECT_EQ(bytes(centred), PositionAngles(angles, angles, 128).bytes());
+  EXPECT_EQ(bytes({.dtype = KvDtype::kK3v3, .span = 128}), 0u);
+  config.layer_rope.assign(32, LayerRope::kMain);
+  config.layer_rope[3] = LayerRope::kNone;
+  EXPECT_EQ(bytes(centred), 2 * PositionAngles(angles, angles, 128).bytes());
 }
 
 // A latent of 512 and a key of 64 for each layer, in bf16: an eighth of what 16 heads of keys and

@@ -91,6 +91,17 @@ TEST(TensorParallel, TheFewestGpusThatFitAreChosen) {
               2 * static_cast<double>(plan.devices()) / tokens_per_hour * 1e6, 1e-9);
 }
 
+TEST(RoleFit, AnglesOfCentredKeysLeaveLessForBlocks) {
+  PlanRequest request = Llama8bOnH200();
+  request.contexts = {4096};
+  request.hardware.gpu = false;
+  request.kv_format = {.dtype = KvDtype::kK3v3, .span = 128};
+  const CapacityPlan plain = MakePlan(request).value();
+  request.kv_format.centred = true;
+  const CapacityPlan centred = MakePlan(request).value();
+  EXPECT_EQ(plain.decode.kv_memory_bytes - centred.decode.kv_memory_bytes, 131072u * 2 * 128);
+}
+
 TEST(TensorParallel, RolesMayDiffer) {
   PlanRequest request = RequestFor(Llama70b(), "h200");
   request.degrees = {.prefill = 4, .decode = 8};
