@@ -44,10 +44,18 @@ class SpanTest : public WindowCase {
          .prefill_flags = With({"--random_chunks", "--chunk_tokens=128", Memory(5 << 10), dram}),
          .decode_flags = With({Memory(5 << 10), dram, "--max_batch=5", "--speculation=ngram",
                                "--max_draft_tokens=6", "--random_drafts"})});
-    CheckAtOnce(cluster, SharingRequests());
-    const uint64_t swaps =
-        StatsOf(cluster.decode()[0]).swaps_out() + StatsOf(cluster.decode()[1]).swaps_out();
-    EXPECT_EQ(swaps > 0, dram != "--dram_memory=0B");
+    // Whether sequences meet that need more than the pool depends on the machine's speed, so they
+    // get three rounds.
+    const bool swaps = dram != "--dram_memory=0B";
+    for (int round = 0; round < (swaps ? 3 : 1) && CountSwaps(cluster) == 0; ++round) {
+      CheckAtOnce(cluster, SharingRequests());
+    }
+    EXPECT_EQ(CountSwaps(cluster) > 0, swaps);
+  }
+
+ private:
+  static uint64_t CountSwaps(Cluster& cluster) {
+    return StatsOf(cluster.decode()[0]).swaps_out() + StatsOf(cluster.decode()[1]).swaps_out();
   }
 };
 
