@@ -18,8 +18,8 @@ class KvPager {
 
   // The block was taken from its pool: all of its layers will be written.
   virtual void OnTaken(uint32_t block) = 0;
-  // A step, or a copy, will read or write one layer of these blocks. Does not wait. Returns those of
-  // them that are not in memory, in their order.
+  // A step, or a copy, will read or write one layer of these blocks. Does not wait. Returns those
+  // of them that are not in memory, in their order.
   virtual std::vector<uint32_t> OnWanted(std::span<const uint32_t> blocks, int32_t layer) = 0;
   // The same of blocks that a step will probably want, before it is known.
   virtual std::vector<uint32_t> OnGuessed(std::span<const uint32_t> blocks, int32_t layer) = 0;
