@@ -31,7 +31,8 @@ const Rooms kRooms = {
     {"kernels/blend", {"base", "kernels", "kernels/cpu"}},
     {"kernels/cuda/device", {"kernels", "kernels/cpu", "kernels/cuda"}},
     {"kernels/cuda/device/attention", {"kernels/cuda", "kernels/cuda/device"}},
-    {"kernels/cuda/device/experts", {"kernels/cuda", "kernels/cuda/device"}},
+    {"kernels/cuda/device/experts",
+     {"kernels/cuda", "kernels/cuda/device", "kernels/cuda/device/weights"}},
     {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.

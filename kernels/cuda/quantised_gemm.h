@@ -27,13 +27,15 @@ struct QuantisedParams {
   int32_t slice_inputs = 0;  // a multiple of kCodeInputs
 };
 
-// Arguments of the expansion of codes.
+// Arguments of the expansion of codes, of one matrix or of several that are alike.
 struct ExpandParams {
   const uint8_t* panels = nullptr;
   ChunkLayout chunk;
   int32_t outputs = 0;
-  int32_t inputs = 0;      // a multiple of 8
-  Bf16* target = nullptr;  // [outputs][inputs]
+  int32_t inputs = 0;         // a multiple of 8
+  Bf16* target = nullptr;     // [outputs][inputs]
+  int64_t panels_stride = 0;  // bytes from matrix to matrix
+  int64_t target_stride = 0;  // and elements
 };
 
 // As Gemm, for a weight that has codes. It reads them once per kSkinnyRowsMax rows. With

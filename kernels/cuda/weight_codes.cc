@@ -18,6 +18,7 @@ int InputOf(InputOrder order, int t, int j, int member, int e) {
 }
 
 uint32_t ScaleBits(const CodeForm& form, float scale) {
+  if (form.code == WeightCode::kE2m1) return ToBf16(scale).bits;
   if (!form.pairs) return std::bit_cast<uint32_t>(scale);
   const Bf16 high = ToBf16(scale), low = ToBf16(scale - ToFloat(high));
   return high.bits | uint32_t{low.bits} << 16;
@@ -47,7 +48,7 @@ class ChunkPacker {
  private:
   void PutGroup(const CodeRow& row, int64_t group, size_t at, std::byte* to) const {
     const uint32_t scale = ScaleBits(form_, row.scales[group]);
-    std::memcpy(to + 4 * at, &scale, 4);
+    std::memcpy(to + form_.scale_bytes() * at, &scale, form_.scale_bytes());
     if (form_.zeros) to[form_.zeros_at() + at] = std::byte{row.zeros[group]};
     if (form_.offsets) std::memcpy(to + form_.offsets_at() + 4 * at, &row.offsets[group], 4);
   }

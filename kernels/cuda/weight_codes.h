@@ -6,8 +6,9 @@
 
 namespace penstock::cuda {
 
-// What a code stands for: an integer, or a number of E4M3 (kernels/e4m3.h).
-enum class WeightCode : uint8_t { kInt8, kInt4, kE4m3 };
+// What a code stands for: an integer, a number of E4M3 (kernels/e4m3.h), or twice a number of E2M1
+// (MXFP4), which is an integer, too.
+enum class WeightCode : uint8_t { kInt8, kInt4, kE4m3, kE2m1 };
 
 // The order in which a product adds up the inputs of an element, 16 of them at once: that of the
 // kernels in skinny_gemm.cuh, or 0 to 15, 16 to 31 and so on.
@@ -20,9 +21,9 @@ constexpr int kCodeInputs = 128;  // inputs of a chunk
 // computed in f32 with one rounding, and then rounded to bf16: products are those of this bf16
 // weight. Panels of 16 outputs follow each other; in a panel, chunks of 128 inputs; in a chunk:
 //   scales [128 / group][16], each an f32, or the sum of two bf16, of which the larger one comes
-//   first; zero points, one byte each [128 / group][16]; offsets [128 / group][16] in f32; then the
-//   codes, in the order in which the lanes of a warp use them,
-//   16 bytes a lane: those of 32 inputs (8 bits) or 64 inputs (4 bits) for two outputs.
+//   first, or with kE2m1 one bf16; zero points, one byte each [128 / group][16]; offsets [128 /
+//   group][16] in f32; then the codes, in the order in which the lanes of a warp use them, 16 bytes
+//   a lane: those of 32 inputs (8 bits) or 64 inputs (4 bits) for two outputs.
 // Missing outputs and inputs are zeros.
 struct CodeForm {
   WeightCode code = WeightCode::kInt8;
@@ -33,10 +34,13 @@ struct CodeForm {
   int32_t zero = 0;
   int32_t group = 128;  // inputs of an output that share a scale: 32, 64 or 128
 
-  constexpr int bits() const { return code == WeightCode::kInt4 ? 4 : 8; }
+  constexpr int bits() const {
+    return code == WeightCode::kInt4 || code == WeightCode::kE2m1 ? 4 : 8;
+  }
+  constexpr int scale_bytes() const { return code == WeightCode::kE2m1 ? 2 : 4; }
   constexpr int groups() const { return kCodeInputs / group; }  // of a chunk
   // Offsets and sizes in a chunk, in bytes; all are multiples of 16.
-  constexpr int zeros_at() const { return groups() * kCodePanel * 4; }
+  constexpr int zeros_at() const { return groups() * kCodePanel * scale_bytes(); }
   constexpr int offsets_at() const { return zeros_at() + (zeros ? groups() * kCodePanel : 0); }
   constexpr int codes_at() const {
     return offsets_at() + (offsets ? groups() * kCodePanel * 4 : 0);
@@ -61,7 +65,7 @@ struct WeightCodes {
 // zeros.
 struct CodeRow {
   std::span<const uint8_t> codes;
-  std::span<const float> scales;   // [groups], sums of two bf16 if the form has such pairs
+  std::span<const float> scales;   // [groups], of the form's type
   std::span<const uint8_t> zeros;  // [groups], or empty
   std::span<const float> offsets;  // [groups], or empty
 };

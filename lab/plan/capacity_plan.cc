@@ -153,7 +153,8 @@ absl::StatusOr<CapacityPlan> MakePlan(const PlanRequest& request) {
   CapacityPlan plan;
   ASSIGN_OR_RETURN(const KvLayout layout,
                    KvLayoutOf(request.model, request.block_tokens, request.kv_format));
-  plan.cost = CostOf(request.model, request.weights, layout);
+  plan.cost = CostOf(request.model,
+                     request.hardware.gpu ? request.weights.OnGpu() : request.weights, layout);
   if (request.expert_memory_bytes) {
     const auto limit = static_cast<double>(*request.expert_memory_bytes);
     plan.cost.expert_bytes = std::min(plan.cost.expert_bytes, limit);

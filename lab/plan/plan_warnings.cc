@@ -43,12 +43,11 @@ void WarnOfGpus(const PlanRequest& request, const CapacityPlan& plan,
                     "than 16 sequences are slower than with 16-bit weights: this plan's decode "
                     "rates are too high (docs/performance.md has measured ones)",
                     request.weights.form));
-    if (request.model.experts.count > 0) {
-      warnings.push_back(
-          fmt::format("GPUs expand experts in {} to 16 bits, which this plan does not count: plan "
-                      "for 16-bit weights to know whether the model fits",
-                      request.weights.form));
-    }
+  }
+  if (!request.weights.expanded_forms.empty()) {
+    warnings.push_back(
+        fmt::format("GPUs hold weights in {} with 16 bits each, which this plan counts",
+                    fmt::join(request.weights.expanded_forms, " and ")));
   }
 }
 

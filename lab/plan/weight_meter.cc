@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "model/checkpoint/checkpoint.h"
+#include "model/cuda/cuda_model_check.h"
 #include "model/load/checkpoint_tensors.h"
 #include "model/weights/formats/weight_kinds.h"
 #include "model/weights/weight_filler.h"
@@ -45,7 +46,11 @@ class Meter final : public Filler {
       WeightPart& sum = PartOf(plan, part.module);
       sum.elements += static_cast<uint64_t>(part.rows * plan.stored_inputs);
       sum.bytes += elements * (format ? BytesPerWeight(*format) : kPlainBytes);
+      const double gpu_row = format ? GpuRowBytes(*format, plan.inputs)
+                                    : kPlainBytes * static_cast<double>(plan.inputs);
+      sum.gpu_bytes += padding * static_cast<double>(part.rows) * gpu_row;
       AddForm(sum, format ? format->Name() : kPlainForm);
+      if (format && !CodeFormOf(*format)) AddExpanded(format->Name());
     }
     return WeightMatrix();
   }
@@ -54,6 +59,7 @@ class Meter final : public Filler {
     const auto elements = static_cast<uint64_t>(rows * columns);
     sizes_.tables.elements += elements;
     sizes_.tables.bytes += kPlainBytes * static_cast<double>(elements);
+    sizes_.tables.gpu_bytes += kPlainBytes * static_cast<double>(elements);
     return absl::OkStatus();
   }
   // Falcon's layers with one norm load it twice.
@@ -62,6 +68,7 @@ class Meter final : public Filler {
     for (const int64_t extent : shape) elements *= static_cast<uint64_t>(extent);
     if (vectors_.insert(name).second) sizes_.vectors.elements += elements;
     sizes_.vectors.bytes += sizeof(float) * static_cast<double>(elements);
+    sizes_.vectors.gpu_bytes += sizeof(float) * static_cast<double>(elements);
     return absl::OkStatus();
   }
 
@@ -94,6 +101,11 @@ class Meter final : public Filler {
     if (std::ranges::find(layer_forms_, name) == layer_forms_.end()) layer_forms_.push_back(name);
   }
 
+  void AddExpanded(const std::string& name) {
+    auto& forms = sizes_.expanded_forms;
+    if (std::ranges::find(forms, name) == forms.end()) forms.push_back(name);
+  }
+
   absl::StatusOr<std::optional<QuantisedFormat>> FormatOf(const MatrixPlan& plan,
                                                           const MatrixPart& part) {
     const auto& rounded = plan.lm_head ? forms_.lm_head : forms_.layers;
@@ -121,6 +133,15 @@ class Meter final : public Filler {
 };
 
 }  // namespace
+
+WeightSizes WeightSizes::OnGpu() const {
+  WeightSizes sizes = *this;
+  for (WeightPart* part :
+       {&sizes.layers, &sizes.experts, &sizes.head, &sizes.tables, &sizes.vectors}) {
+    part->bytes = part->gpu_bytes;
+  }
+  return sizes;
+}
 
 absl::StatusOr<WeightSizes> MeasureWeights(const ModelConfig& config, const MatrixForms& forms,
                                            const TensorSource* source) {

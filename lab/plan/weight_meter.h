@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "model/checkpoint/model_config.h"
@@ -13,7 +14,8 @@ namespace penstock {
 // A part of a model's weights.
 struct WeightPart {
   uint64_t elements = 0;
-  double bytes = 0;  // in a worker's memory, without the padding of panels
+  double bytes = 0;      // in a worker's memory, without the padding of panels
+  double gpu_bytes = 0;  // in a GPU's: of codes with the padding of inputs
 };
 
 // The weights of a model by how a step uses them. Matrices have 16 bits an element unless they are
@@ -25,6 +27,7 @@ struct WeightSizes {
   WeightPart tables;   // embeddings of their own and learned positions: a token reads one row
   WeightPart vectors;  // norms, biases and routers
   std::string form;    // of matrices, as Weights::FormName without activations
+  std::vector<std::string> expanded_forms;  // those that GPUs hold in 16 bits
 
   uint64_t elements() const {
     return layers.elements + experts.elements + head.elements + tables.elements + vectors.elements;
@@ -32,6 +35,8 @@ struct WeightSizes {
   double bytes() const {
     return layers.bytes + experts.bytes + head.bytes + tables.bytes + vectors.bytes;
   }
+  // The same on a GPU.
+  WeightSizes OnGpu() const;
 };
 
 // Measures the weights that workers would load (BuildWeights), without loading them. `forms` rounds

@@ -3,23 +3,10 @@
 #include <algorithm>
 #include <array>
 
+#include "model/cuda/cuda_model_check.h"
+
 namespace penstock {
 namespace {
-
-cuda::CodeForm FormOf(const QuantisedFormat& format, cuda::InputOrder order) {
-  cuda::CodeForm form{.code = cuda::WeightCode::kE4m3,
-                      .order = order,
-                      .zeros = format.zeros,
-                      .offsets = format.offsets,
-                      .zero = format.zero(),
-                      .group = std::min(format.group, cuda::kCodeInputs)};
-  if (!format.e4m3()) {
-    form.code = format.bits == 4 ? cuda::WeightCode::kInt4 : cuda::WeightCode::kInt8;
-    const bool half = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBf16;
-    form.pairs = format.bits == 4 && half && !format.offsets;
-  }
-  return form;
-}
 
 // The values of the groups from `first` on, each `times` times.
 template <class T>
@@ -61,7 +48,8 @@ CodeSections::CodeSections(const WeightMatrix& matrix, const DevicePart& part,
       ++sections_.back().outputs;
       continue;
     }
-    const cuda::CodeForm form = FormOf(SourceOf(std::max<int64_t>(row, 0)).matrix->format(), order);
+    const QuantisedMatrix& source = *SourceOf(std::max<int64_t>(row, 0)).matrix;
+    const cuda::CodeForm form = *CodeFormOf(source.format(), order);
     if (sections_.empty() || !(sections_.back().form == form)) {
       sections_.push_back({.form = form, .first_output = i});
     }
@@ -71,7 +59,7 @@ CodeSections::CodeSections(const WeightMatrix& matrix, const DevicePart& part,
 
 bool CodeSections::Takes(const QuantisedMatrix& matrix) const {
   const QuantisedFormat& format = matrix.format();
-  return format.table() == nullptr && format.group >= 32 && matrix.order().empty() &&
+  return CodeFormOf(format, cuda::InputOrder::kOwn).has_value() && matrix.order().empty() &&
          part_.first_input % format.group == 0;
 }
 

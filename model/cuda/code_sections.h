@@ -14,19 +14,28 @@ class CodeSections {
   // Of `part` of `matrix`, for products that add up inputs in `order`.
   CodeSections(const WeightMatrix& matrix, const DevicePart& part, cuda::InputOrder order);
 
-  // True if the kernels take the codes as they are. They do not take tables of codes (MXFP4, IQ4),
-  // groups of 16 inputs, inputs in another order (GPTQ's act order), and parts that begin in the
-  // middle of a group; then the part is held in bf16.
+  // True if the kernels take the codes as they are. They do not take those without a CodeFormOf,
+  // inputs in another order (GPTQ's act order), and parts that begin in the middle of a group; then
+  // the part is held in bf16.
   bool kept() const { return !sections_.empty(); }
 
   struct Section {
     cuda::CodeForm form;
     int64_t first_output = 0;  // of the part
     int64_t outputs = 0;
+
+    bool operator==(const Section&) const = default;
   };
   const std::vector<Section>& all() const { return sections_; }
   int64_t panel_bytes(const Section& section) const {
     return cuda::ChunksOf(part_.inputs) * section.form.chunk_bytes();
+  }
+  size_t bytes() const {
+    size_t sum = 0;
+    for (const Section& section : sections_) {
+      sum += cuda::PanelsOf(section.outputs) * panel_bytes(section);
+    }
+    return sum;
   }
   // Writes panels [first, first + count) of a section to `to`. Any thread may call it.
   void Fill(const Section& section, int64_t first, int64_t count, std::byte* to) const;

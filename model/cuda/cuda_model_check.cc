@@ -1,5 +1,8 @@
 #include "model/cuda/cuda_model_check.h"
 
+#include <algorithm>
+
+#include "kernels/bf16.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/row_params.h"
 
@@ -18,8 +21,11 @@ bool HasOtherActivation(const ModelConfig& config) {
 std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
   if (experts.count == 0) return {};
   if (ranks > 1) return "experts on several GPUs (tensor_parallel above 1)";
-  if (experts.biases) return "experts with biases";
-  if (experts.gate_limit != 0) return "experts with a clamped gate (swiglu_limit)";
+  const bool clamped = experts.gate_limit != 0;
+  if (experts.biases && !clamped) return "experts with biases and a plain gate";
+  if (clamped && experts.shared_intermediate > 0) {
+    return "a shared expert beside those with a clamped gate (swiglu_limit)";
+  }
   if (experts.groups > 1) return "experts in groups (n_group)";
   if (experts.count > cuda::kExpertsMax) return "more than 512 experts (num_experts)";
   if (experts.per_token > cuda::kExpertsPerTokenMax) {
@@ -45,6 +51,29 @@ std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
 }
 
 }  // namespace
+
+std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format, cuda::InputOrder order) {
+  const bool e2m1 = format.code == CodeType::kE2m1 && format.scale == ScaleType::kBf16;
+  if ((format.table() != nullptr && !e2m1) || format.group < 32) return std::nullopt;
+  cuda::CodeForm form{.code = e2m1 ? cuda::WeightCode::kE2m1 : cuda::WeightCode::kE4m3,
+                      .order = order,
+                      .zeros = format.zeros,
+                      .offsets = format.offsets,
+                      .zero = e2m1 ? 0 : format.zero(),
+                      .group = std::min(format.group, cuda::kCodeInputs)};
+  if (format.code == CodeType::kInteger) {
+    form.code = format.bits == 4 ? cuda::WeightCode::kInt4 : cuda::WeightCode::kInt8;
+    const bool half = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBf16;
+    form.pairs = format.bits == 4 && half && !format.offsets;
+  }
+  return form;
+}
+
+double GpuRowBytes(const QuantisedFormat& format, int64_t inputs) {
+  const auto form = CodeFormOf(format);
+  if (!form) return static_cast<double>(sizeof(Bf16)) * static_cast<double>(inputs);
+  return static_cast<double>(cuda::ChunksOf(inputs) * form->chunk_bytes()) / cuda::kCodePanel;
+}
 
 absl::Status CheckCudaModel(const ModelConfig& config, int ranks) {
   const std::string_view part = UnsupportedPart(config, ranks);

@@ -31,14 +31,18 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   RETURN_IF_ERROR(Grow(last_queries, rows * query_width * sizeof(Bf16), "queries"));
   RETURN_IF_ERROR(Grow(expanded, expanded_bytes, "an expanded matrix"));
   size_t product_floats = rows * product_width;
-  const auto layer = std::ranges::find_if(
-      weights.layers, [](const CudaLayer& any) { return any.experts.has_value(); });
-  if (layer != weights.layers.end()) {
-    RETURN_IF_ERROR(experts.Allocate(config.experts, *layer->experts, rows));
+  std::vector<const DeviceExperts*> with_experts;
+  for (const CudaLayer& layer : weights.layers) {
+    if (!layer.experts.has_value()) continue;
+    with_experts.push_back(&*layer.experts);
     const auto pairs = static_cast<int64_t>(rows) * config.experts.per_token;
-    for (const cuda::GroupedWeight& weight : {layer->experts->gate_up, layer->experts->down}) {
-      product_floats = std::max<size_t>(product_floats, cuda::GroupedFloats(weight, pairs));
+    for (const DeviceMatrices* matrices : {&layer.experts->gate_up, &layer.experts->down}) {
+      product_floats =
+          std::max<size_t>(product_floats, cuda::GroupedFloats(matrices->weight, pairs));
     }
+  }
+  if (!with_experts.empty()) {
+    RETURN_IF_ERROR(experts.Allocate(config.experts, with_experts, rows));
   }
   return Grow(product, product_floats * sizeof(float), "products");
 }

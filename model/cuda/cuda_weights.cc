@@ -84,6 +84,36 @@ void ReadRow(const WeightMatrix& from, const DevicePart& part, int64_t index, Bf
   std::fill(to + present, to + part.inputs, Bf16{});
 }
 
+// The bias of a part's rows, in their order. Nothing if the host's matrix has none.
+void AppendBias(const std::vector<float>& bias, const DevicePart& part, std::vector<float>& to) {
+  if (bias.empty()) return;
+  for (int64_t i = 0; i < part.outputs; ++i) {
+    const int64_t row = part.row_of(i);
+    to.push_back(row < 0 ? 0.0f : bias[static_cast<size_t>(row)]);
+  }
+}
+
+// Where the codes lie if they begin at `at`.
+std::vector<cuda::WeightCodes> PlacesOf(const CodeSections& sections, const std::byte* at) {
+  std::vector<cuda::WeightCodes> places;
+  for (const CodeSections::Section& section : sections.all()) {
+    places.push_back({.data = reinterpret_cast<const uint8_t*>(at),
+                      .form = section.form,
+                      .first_output = static_cast<int32_t>(section.first_output),
+                      .outputs = static_cast<int32_t>(section.outputs)});
+    at += cuda::PanelsOf(section.outputs) * sections.panel_bytes(section);
+  }
+  return places;
+}
+
+// A matrix of each expert.
+std::vector<const WeightMatrix*> MatricesOf(const ExpertLayer& layer,
+                                            WeightMatrix GatedWeights::*matrix) {
+  std::vector<const WeightMatrix*> matrices;
+  for (const GatedWeights& expert : layer.experts) matrices.push_back(&(expert.*matrix));
+  return matrices;
+}
+
 class Uploader {
  public:
   Uploader(cuda::InputOrder order, int threads, void* stream)
@@ -196,22 +226,15 @@ class Uploader {
     std::vector<float> router = from.router;
     router.insert(router.end(), from.shared_gate.begin(), from.shared_gate.end());
     RETURN_IF_ERROR(Floats(router, "router", target.router));
+    RETURN_IF_ERROR(Floats(from.router_bias, "bias of the router", target.router_bias));
     RETURN_IF_ERROR(Floats(from.choice_bias, "bias of the choice", target.choice_bias));
-    const auto count = static_cast<int32_t>(from.experts.size());
     const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, kWhole);
-    RETURN_IF_ERROR(Grouped(gate_up, count, "experts' gate and up projections",
-                            target.gate_up_memory, target.gate_up));
+    RETURN_IF_ERROR(Grouped(MatricesOf(from, &GatedWeights::gate_up), gate_up,
+                            "experts' gate and up projections", target.gate_up));
     const DevicePart down = InputsOf(from.experts[0].down, 0, gate_up.outputs / 2);
-    RETURN_IF_ERROR(
-        Grouped(down, count, "experts' down projections", target.down_memory, target.down));
-    for (int32_t e = 0; e < count; ++e) {
-      RETURN_IF_ERROR(SendRows(
-          from.experts[e].gate_up, gate_up,
-          target.gate_up_memory.as<Bf16>() + int64_t{e} * gate_up.outputs * gate_up.inputs));
-      RETURN_IF_ERROR(
-          SendRows(from.experts[e].down, down,
-                   target.down_memory.as<Bf16>() + int64_t{e} * down.outputs * down.inputs));
-    }
+    RETURN_IF_ERROR(Grouped(MatricesOf(from, &GatedWeights::down), down,
+                            "experts' down projections", target.down));
+    RETURN_IF_ERROR(ExpertBiases(from, gate_up, down, target));
     target.shared = from.shared.has_value();
     target.shared_gate = !from.shared_gate.empty();
     if (!target.shared) return absl::OkStatus();
@@ -222,17 +245,55 @@ class Uploader {
                   "shared expert's down projection", layer.down);
   }
 
-  // Room for `count` matrices of a shape.
-  absl::Status Grouped(const DevicePart& part, int32_t count, const char* what,
-                       cuda::DeviceBuffer& memory, cuda::GroupedWeight& target) {
+  absl::Status ExpertBiases(const ExpertLayer& from, const DevicePart& gate_up,
+                            const DevicePart& down, DeviceExperts& target) {
+    std::vector<float> of_gate_up, of_down;
+    for (const GatedWeights& expert : from.experts) {
+      AppendBias(expert.gate_up_bias, gate_up, of_gate_up);
+      AppendBias(expert.down_bias, down, of_down);
+    }
+    RETURN_IF_ERROR(Floats(of_gate_up, "biases of experts' gates", target.gate_up.bias));
+    return Floats(of_down, "biases of experts' outputs", target.down.bias);
+  }
+
+  // Own products multiply them, whatever multiplies other matrices.
+  absl::Status Grouped(const std::vector<const WeightMatrix*>& from, const DevicePart& part,
+                       const char* what, DeviceMatrices& target) {
     RETURN_IF_ERROR(CheckInputs(part, what));
-    const int64_t elements = int64_t{count} * part.outputs * part.inputs;
-    ASSIGN_OR_RETURN(
-        memory, cuda::DeviceBuffer::Create(sizeof(Bf16) * static_cast<size_t>(elements), what));
-    target = {.data = memory.as<Bf16>(),
-              .outputs = static_cast<int32_t>(part.outputs),
-              .inputs = static_cast<int32_t>(part.inputs),
-              .experts = count};
+    target.weight = {.outputs = static_cast<int32_t>(part.outputs),
+                     .inputs = static_cast<int32_t>(part.inputs),
+                     .experts = static_cast<int32_t>(from.size())};
+    std::vector<CodeSections> codes;
+    for (const WeightMatrix* matrix : from) {
+      codes.emplace_back(*matrix, part, cuda::InputOrder::kOwn);
+    }
+    const bool alike =
+        std::ranges::all_of(codes, [&](const auto& any) { return any.all() == codes[0].all(); });
+    if (alike && codes[0].kept()) return GroupedCodes(codes, what, target);
+    ASSIGN_OR_RETURN(target.memory,
+                     cuda::DeviceBuffer::Create(from.size() * target.ExpandedBytes(), what));
+    target.weight.data = target.memory.as<Bf16>();
+    Bf16* to = target.memory.as<Bf16>();
+    for (const WeightMatrix* matrix : from) {
+      RETURN_IF_ERROR(SendRows(*matrix, part, to));
+      to += part.outputs * part.inputs;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status GroupedCodes(const std::vector<CodeSections>& codes, const char* what,
+                            DeviceMatrices& target) {
+    const size_t each = codes[0].bytes();
+    ASSIGN_OR_RETURN(target.memory, cuda::DeviceBuffer::Create(codes.size() * each, what));
+    auto* to = target.memory.as<std::byte>();
+    target.sections = PlacesOf(codes[0], to);
+    target.weight.sections = target.sections.data();
+    target.weight.section_count = static_cast<int32_t>(target.sections.size());
+    target.weight.expert_bytes = static_cast<int64_t>(each);
+    for (const CodeSections& sections : codes) {
+      RETURN_IF_ERROR(SendCodes(sections, to));
+      to += each;
+    }
     return absl::OkStatus();
   }
 
@@ -263,17 +324,16 @@ class Uploader {
   }
 
   absl::Status Codes(const CodeSections& sections, const char* what, CudaMatrix& target) {
-    size_t bytes = 0;
+    ASSIGN_OR_RETURN(target.memory, cuda::DeviceBuffer::Create(sections.bytes(), what));
+    target.sections = PlacesOf(sections, target.memory.as<std::byte>());
+    target.weight.sections = target.sections.data();
+    target.weight.section_count = static_cast<int32_t>(target.sections.size());
+    return SendCodes(sections, target.memory.as<std::byte>());
+  }
+
+  // The sections one behind the other.
+  absl::Status SendCodes(const CodeSections& sections, std::byte* to) {
     for (const CodeSections::Section& section : sections.all()) {
-      bytes += cuda::PanelsOf(section.outputs) * sections.panel_bytes(section);
-    }
-    ASSIGN_OR_RETURN(target.memory, cuda::DeviceBuffer::Create(bytes, what));
-    auto* to = target.memory.as<std::byte>();
-    for (const CodeSections::Section& section : sections.all()) {
-      target.sections.push_back({.data = reinterpret_cast<const uint8_t*>(to),
-                                 .form = section.form,
-                                 .first_output = static_cast<int32_t>(section.first_output),
-                                 .outputs = static_cast<int32_t>(section.outputs)});
       const int64_t panels = cuda::PanelsOf(section.outputs);
       const auto fill = [&](int64_t first, int64_t count, std::byte* panel) {
         sections.Fill(section, first, count, panel);
@@ -281,19 +341,14 @@ class Uploader {
       RETURN_IF_ERROR(upload_.Send(panels, sections.panel_bytes(section), fill, to));
       to += panels * sections.panel_bytes(section);
     }
-    target.weight.sections = target.sections.data();
-    target.weight.section_count = static_cast<int32_t>(target.sections.size());
     return absl::OkStatus();
   }
 
   absl::Status Bias(const std::vector<float>& bias, const DevicePart& part, const char* what,
                     CudaMatrix& target) {
     if (bias.empty()) return absl::OkStatus();
-    std::vector<float> ordered(static_cast<size_t>(part.outputs));
-    for (int64_t i = 0; i < part.outputs; ++i) {
-      const int64_t row = part.row_of(i);
-      ordered[static_cast<size_t>(i)] = row < 0 ? 0.0f : bias[static_cast<size_t>(row)];
-    }
+    std::vector<float> ordered;
+    AppendBias(bias, part, ordered);
     RETURN_IF_ERROR(Floats(ordered, what, target.bias_memory));
     target.bias = target.bias_memory.as<float>();
     return absl::OkStatus();

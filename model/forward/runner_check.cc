@@ -121,11 +121,31 @@ void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
   small.tied_embeddings = false;     // for MakeChoicesClear
   small.experts.intermediate = 128;  // a group of inputs, if matrices are quantised
   if (large.experts.shared_intermediate > 0) small.experts.shared_intermediate = 128;
+  if (large.experts.gate_limit != 0) small.experts.gate_limit = 2;  // so that it is met
   const bool some_dense = std::ranges::count(large.experts.dense, true) > 0;
   small.experts.dense = {some_dense, false};
 }
 
 float SignOf(int32_t code, int bit) { return (code >> bit & 1) != 0 ? 1.0f : -1.0f; }
+
+// So large that leaving one out shows. The signs of a token's first dimensions, which name its
+// group, stay as they are.
+void MakeBiasesShow(ExpertLayer& layer) {
+  constexpr float kGateTimes = 20, kDownTimes = 5;
+  constexpr size_t kSigns = 9;  // of up to 512 experts
+  for (GatedWeights& expert : layer.experts) {
+    for (float& bias : expert.gate_up_bias) bias *= kGateTimes;
+    for (float& bias : expert.down_bias) bias *= kDownTimes;
+    std::fill_n(expert.down_bias.begin(), std::min(kSigns, expert.down_bias.size()), 0.0f);
+  }
+}
+
+// Of the scores of a group's experts: it decides between groups 2i and 2i + 1, whose scores are
+// equal without it.
+float RouterBias(int32_t group, int32_t groups) {
+  const bool preferred = group % 2 != 0 || group == groups - 1;
+  return group < groups && preferred ? 1.0f : 0.0f;
+}
 
 }  // namespace
 
@@ -165,6 +185,7 @@ void MakeChoicesClear(Weights& weights) {
   for (LayerWeights& layer : weights.layers) {
     if (!layer.experts.has_value()) continue;
     for (float& bias : layer.experts->choice_bias) bias *= kOther;
+    std::vector<float>& biases = layer.experts->router_bias;
     float* row = layer.experts->router.data();
     for (int32_t e = 0; e < experts.count; ++e, row += hidden) {
       for (int64_t i = 0; i < hidden; ++i) row[i] *= kOther;
@@ -172,6 +193,9 @@ void MakeChoicesClear(Weights& weights) {
       const float part = 1 - kSpread * static_cast<float>(place) / experts.per_token;
       const float score = group < groups ? kScore * part / static_cast<float>(bits) : 0;
       for (int b = 0; b < bits; ++b) row[b] = score * SignOf(group, b);
+      if (biases.empty()) continue;
+      row[0] = 0;  // which tells groups 2i and 2i + 1 apart
+      biases[static_cast<size_t>(e)] = RouterBias(group, groups);
     }
   }
 }
@@ -187,6 +211,7 @@ Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixFo
       vary(*norm);
     }
     for (float& sink : layer.sinks) sink += 5;
+    if (layer.experts.has_value()) MakeBiasesShow(*layer.experts);
   }
   vary(weights.final_norm);
   MakeChoicesClear(weights);

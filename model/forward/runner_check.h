@@ -28,8 +28,8 @@ Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixFo
 // Changes random weights so that rounding changes no choice of experts, as it does where a score is
 // just above another one: two good runners would then compute different things. Experts form groups
 // of as many as a token uses. A token's embedding has the number of a group in the signs of its
-// first dimensions, far above what layers add to them, and routers prefer that group's experts.
-// Embeddings are not tied.
+// first dimensions, far above what layers add to them, and routers prefer that group's experts. A
+// bias of the router decides between this group and its neighbour. Embeddings are not tied.
 void MakeChoicesClear(Weights& weights);
 
 // The RMS of the difference divided by the RMS of `want`.

@@ -1,6 +1,7 @@
 #include "tests/cuda/experts_case.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -8,6 +9,7 @@
 
 #include "kernels/cuda/experts.h"
 #include "tests/cuda/device_array.h"
+#include "tests/cuda/quantised_case.h"
 
 namespace penstock::cuda {
 namespace {
@@ -32,13 +34,14 @@ std::vector<T> RowsOf(const std::vector<T>& values, int64_t first, int64_t count
 }
 
 std::vector<float> RunScores(const std::vector<Bf16>& x, const std::vector<float>& vectors,
-                             int hidden) {
+                             int hidden, const std::vector<float>& biases = {}) {
   const auto rows = static_cast<int>(x.size()) / hidden;
   const auto count = static_cast<int>(vectors.size()) / hidden;
   const DeviceArray<Bf16> input(x);
-  const DeviceArray<float> weights(vectors), scores(size_t{1} * rows * count);
+  const DeviceArray<float> weights(vectors), bias(biases), scores(size_t{1} * rows * count);
   Score({.input = input.data(),
          .vectors = weights.data(),
+         .bias = biases.empty() ? nullptr : bias.data(),
          .scores = scores.data(),
          .rows = rows,
          .count = count,
@@ -90,23 +93,17 @@ std::vector<int32_t> RandomChoices(int rows, int experts, int per_token, uint64_
   return chosen;
 }
 
+int ColumnsOf(GroupedKernel kernel) { return 1 << static_cast<int>(kernel); }
+
 Product RunGrouped(const GroupedWeight& weight, const GroupedRows& rows, GroupedKernel kernel,
-                   float* output) {
-  switch (kernel) {
-    case GroupedKernel::kSkinny1:
-      return GroupedSkinnyGemm(weight, rows, 1, output, nullptr);
-    case GroupedKernel::kSkinny2:
-      return GroupedSkinnyGemm(weight, rows, 2, output, nullptr);
-    case GroupedKernel::kSkinny4:
-      return GroupedSkinnyGemm(weight, rows, 4, output, nullptr);
-    case GroupedKernel::kSkinny8:
-      return GroupedSkinnyGemm(weight, rows, 8, output, nullptr);
-    case GroupedKernel::kWide:
-      return GroupedWideGemm(weight, rows, output, nullptr);
-    case GroupedKernel::kChosen:
-      break;
+                   const GroupedRoom& room) {
+  if (kernel == GroupedKernel::kChosen) return GroupedGemm(weight, rows, room, nullptr);
+  if (kernel == GroupedKernel::kWide) return GroupedWideGemm(weight, rows, room.output, nullptr);
+  const int columns = ColumnsOf(kernel);
+  if (weight.quantised()) {
+    return GroupedQuantisedGemm(weight, rows, columns, room.output, nullptr);
   }
-  return GroupedGemm(weight, rows, output, nullptr);
+  return GroupedSkinnyGemm(weight, rows, columns, room.output, nullptr);
 }
 
 // Slices added in order.
@@ -129,15 +126,54 @@ std::vector<float> Dense(const std::vector<Bf16>& x, const std::vector<Bf16>& w,
   return SumsOf(product, output.Read(), size);
 }
 
+struct GroupedCase {
+  const GroupedWeight& weight;
+  const std::vector<Bf16>& values;  // of the matrices, on the host
+  const std::vector<int>& sizes;
+  uint64_t seed;
+};
+
+// True if each row of the product has the bits of the dense one.
+bool ProductIsDense(const GroupedCase& c, GroupedKernel kernel, GroupedRoom room) {
+  const int32_t inputs = c.weight.inputs, outputs = c.weight.outputs;
+  std::vector<int32_t> begins = {0};
+  for (const int size : c.sizes) begins.push_back(begins.back() + size);
+  const int32_t pairs = begins.back();
+  const auto x = RandomBf16(int64_t{pairs} * inputs, c.seed);
+  const DeviceArray<Bf16> input(x);
+  const DeviceArray<int32_t> first(begins);
+  const int64_t size = int64_t{pairs} * outputs;
+  const bool chosen = kernel == GroupedKernel::kChosen;
+  const DeviceArray<float> output(chosen ? GroupedFloats(c.weight, pairs)
+                                         : size * SkinnySlices(c.weight.Of(0)));
+  room.output = output.data();
+  const GroupedRows rows{.input = input.data(),
+                         .first = first.data(),
+                         .rows = *std::ranges::max_element(c.sizes),
+                         .pairs = pairs};
+  const Product product = RunGrouped(c.weight, rows, kernel, room);
+  ExpectNoDeviceError("a grouped product");
+  const std::vector<float> sums = SumsOf(product, output.Read(), size);
+  for (int32_t e = 0; e < c.weight.experts; ++e) {
+    if (c.sizes[e] == 0) continue;
+    const std::vector<float> want =
+        Dense(RowsOf(x, begins[e], c.sizes[e], inputs),
+              RowsOf(c.values, e, 1, int64_t{outputs} * inputs), inputs);
+    if (RowsOf(sums, begins[e], c.sizes[e], outputs) != want) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
-double ScoreDeviation(int rows, int count, int hidden, uint64_t seed) {
+double ScoreDeviation(int rows, int count, int hidden, uint64_t seed, bool bias) {
   const auto x = RandomBf16(int64_t{rows} * hidden, seed);
   const auto vectors = RandomFloats(int64_t{count} * hidden, seed + 1);
-  const std::vector<float> scores = RunScores(x, vectors, hidden);
+  const std::vector<float> biases = bias ? RandomFloats(count, seed + 2) : std::vector<float>();
+  const std::vector<float> scores = RunScores(x, vectors, hidden, biases);
   double worst = 0;
   for (int64_t i = 0; i < int64_t{rows} * count; ++i) {
-    double want = 0;
+    double want = bias ? biases[i % count] : 0;
     for (int k = 0; k < hidden; ++k) {
       want += double{ToFloat(x[i / count * hidden + k])} * vectors[i % count * hidden + k];
     }
@@ -213,61 +249,113 @@ double RouteDeviation(const RouteCase& c) {
 bool GroupIsExact(int rows, int experts, int per_token, uint64_t seed) {
   const std::vector<int32_t> choices = RandomChoices(rows, experts, per_token, seed);
   const auto pairs = static_cast<int32_t>(choices.size());
-  const DeviceArray<int32_t> chosen(choices), first(experts + 1), of_rows(pairs), places(pairs);
+  const DeviceArray<int32_t> chosen(choices), first(experts + 1), of_rows(pairs), places(pairs),
+      owners(pairs);
   Group({.chosen = chosen.data(),
          .pairs = pairs,
          .per_token = per_token,
          .experts = experts,
          .first = first.data(),
          .rows = of_rows.data(),
-         .places = places.data()},
+         .places = places.data(),
+         .owners = owners.data()},
         nullptr);
   ExpectNoDeviceError("a sort by expert");
-  std::vector<int32_t> order(pairs), want_first, want_rows, want_places(pairs);
+  std::vector<int32_t> order(pairs), want_first, want_rows, want_places(pairs), want_owners;
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
                    [&](int a, int b) { return choices[a] < choices[b]; });
   for (int32_t place = 0; place < pairs; ++place) {
     want_rows.push_back(order[place] / per_token);
     want_places[order[place]] = place;
+    want_owners.push_back(choices[order[place]]);
   }
   for (int e = 0; e <= experts; ++e) {
     want_first.push_back(static_cast<int32_t>(
         std::ranges::count_if(choices, [e](int32_t choice) { return choice < e; })));
   }
-  return first.Read() == want_first && of_rows.Read() == want_rows && places.Read() == want_places;
+  return first.Read() == want_first && of_rows.Read() == want_rows &&
+         places.Read() == want_places && owners.Read() == want_owners;
 }
 
 bool GroupedIsDense(const std::vector<int>& sizes, int inputs, int outputs, GroupedKernel kernel,
                     uint64_t seed) {
   const auto experts = static_cast<int32_t>(sizes.size());
-  std::vector<int32_t> begins = {0};
-  for (const int size : sizes) begins.push_back(begins.back() + size);
-  const int32_t pairs = begins.back();
-  const auto x = RandomBf16(int64_t{pairs} * inputs, seed);
   const auto w = RandomBf16(int64_t{experts} * outputs * inputs, seed + 1);
-  const DeviceArray<Bf16> input(x), matrices(w);
-  const DeviceArray<int32_t> first(begins);
+  const DeviceArray<Bf16> matrices(w);
   const GroupedWeight weight{
       .data = matrices.data(), .outputs = outputs, .inputs = inputs, .experts = experts};
-  const int64_t size = int64_t{pairs} * outputs;
-  const bool chosen = kernel == GroupedKernel::kChosen;
-  const DeviceArray<float> output(chosen ? GroupedFloats(weight, pairs)
-                                         : size * SkinnySlices(weight.Of(0)));
-  const GroupedRows rows{.input = input.data(),
-                         .first = first.data(),
-                         .rows = *std::ranges::max_element(sizes),
-                         .pairs = pairs};
-  const Product product = RunGrouped(weight, rows, kernel, output.data());
-  ExpectNoDeviceError("a grouped product");
-  const std::vector<float> sums = SumsOf(product, output.Read(), size);
+  return ProductIsDense({.weight = weight, .values = w, .sizes = sizes, .seed = seed}, kernel, {});
+}
+
+bool GroupedCodesAreDense(const CodeForm& form, const std::vector<int>& sizes, int inputs,
+                          int outputs, GroupedKernel kernel, uint64_t seed) {
+  const auto experts = static_cast<int32_t>(sizes.size());
+  const int32_t half = outputs / 2;
+  std::vector<std::byte> panels;
+  std::vector<Bf16> values;
+  int64_t second_at = 0;
   for (int32_t e = 0; e < experts; ++e) {
-    if (sizes[e] == 0) continue;
-    const std::vector<float> want = Dense(RowsOf(x, begins[e], sizes[e], inputs),
-                                          RowsOf(w, e, 1, int64_t{outputs} * inputs), inputs);
-    if (RowsOf(sums, begins[e], sizes[e], outputs) != want) return false;
+    for (const int32_t part : {outputs - half, half}) {
+      const RandomCodes codes =
+          MakeRandomCodes({.form = form, .inputs = inputs, .outputs = part, .seed = seed + 10 * e});
+      if (e == 0 && second_at == 0) second_at = std::ssize(codes.panels);
+      panels.insert(panels.end(), codes.panels.begin(), codes.panels.end());
+      values.insert(values.end(), codes.weights.begin(), codes.weights.end());
+    }
   }
-  return true;
+  const DeviceArray<std::byte> memory(panels);
+  const auto* first = reinterpret_cast<const uint8_t*>(memory.data());
+  const std::array<WeightCodes, 2> sections = {
+      {{first, form, 0, outputs - half}, {first + second_at, form, outputs - half, half}}};
+  const GroupedWeight weight{.outputs = outputs,
+                             .inputs = inputs,
+                             .experts = experts,
+                             .sections = sections.data(),
+                             .section_count = sections.size(),
+                             .expert_bytes = std::ssize(panels) / experts};
+  constexpr int32_t kAtOnce = 2;
+  const DeviceArray<Bf16> expanded(int64_t{kAtOnce} * outputs * inputs);
+  return ProductIsDense({.weight = weight, .values = values, .sizes = sizes, .seed = seed}, kernel,
+                        {.expanded = expanded.data(), .expanded_experts = kAtOnce});
+}
+
+double ClampedGateDeviation(int pairs, int width, int slices, bool bias, uint64_t seed) {
+  constexpr int kExperts = 5;
+  constexpr float kLimit = 0.75f;
+  const int64_t size = int64_t{2} * pairs * width;
+  const std::vector<float> products = RandomFloats(size * slices, seed);
+  const std::vector<float> biases = RandomFloats(int64_t{2} * kExperts * width, seed + 1);
+  const std::vector<int32_t> owners_here = RandomChoices(pairs, kExperts, 1, seed);
+  const DeviceArray<float> product(products), bias_there(biases);
+  const DeviceArray<int32_t> owners(owners_here);
+  const DeviceArray<Bf16> output(size / 2);
+  ClampedGate({.product = {.data = product.data(),
+                           .slice_stride = size,
+                           .slices = slices,
+                           .width = 2 * width},
+               .bias = bias ? bias_there.data() : nullptr,
+               .owners = owners.data(),
+               .limit = kLimit,
+               .output = output.data()},
+              pairs, nullptr);
+  ExpectNoDeviceError("a clamped gate");
+  const std::vector<Bf16> got = output.Read();
+  double worst = 0;
+  for (int64_t i = 0; i < size / 2; ++i) {
+    const int64_t pair = i / width;
+    const auto value = [&](int64_t column) {
+      double sum = bias ? biases[(int64_t{2} * owners_here[pair]) * width + column] : 0;
+      for (int s = 0; s < slices; ++s) sum += products[s * size + 2 * pair * width + column];
+      return sum;
+    };
+    const double gate = std::min(value(i % width), double{kLimit});
+    const double up = std::clamp(value(width + i % width), -double{kLimit}, double{kLimit});
+    const double want = gate * SigmoidInDouble(1.702 * gate) * (up + 1);
+    const double off = std::abs(ToFloat(got[i]) - want) / std::max(1.0, std::abs(want));
+    worst = off <= worst ? worst : off;  // NaN stays
+  }
+  return worst;
 }
 
 bool MixIsExact(const MixCase& c, uint64_t seed) {
@@ -280,8 +368,15 @@ bool MixIsExact(const MixCase& c, uint64_t seed) {
   if (c.sorted) std::shuffle(places.begin(), places.end(), std::mt19937_64(seed));
   const DeviceArray<float> product(slices), factors(weights), output(want);
   const DeviceArray<int32_t> order(places);
+  constexpr int kExperts = 3;
+  const std::vector<int32_t> experts = RandomChoices(static_cast<int>(pairs), kExperts, 1, seed);
+  const std::vector<float> biases = RandomFloats(int64_t{kExperts} * c.width, seed + 3);
+  const DeviceArray<int32_t> chosen(experts);
+  const DeviceArray<float> bias(biases);
   Mix({.product =
            {.data = product.data(), .slice_stride = size, .slices = c.slices, .width = c.width},
+       .bias = c.bias ? bias.data() : nullptr,
+       .chosen = c.bias ? chosen.data() : nullptr,
        .places = c.sorted ? order.data() : nullptr,
        .weights = factors.data(),
        .per_token = c.per_token,
@@ -295,6 +390,7 @@ bool MixIsExact(const MixCase& c, uint64_t seed) {
       float x = 0;
       for (int s = 0; s < c.slices; ++s)
         x += slices[s * size + places[pair] * c.width + i % c.width];
+      if (c.bias) x += biases[int64_t{experts[pair]} * c.width + i % c.width];
       sum = std::fma(weights[pair], x, sum);
     }
     want[i] = sum;

@@ -3,10 +3,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "kernels/cuda/weight_codes.h"
+
 namespace penstock::cuda {
 
 // The worst relative deviation of a score from one in double precision.
-double ScoreDeviation(int rows, int count, int hidden, uint64_t seed);
+double ScoreDeviation(int rows, int count, int hidden, uint64_t seed, bool bias = false);
 // True if each row's scores have the bits that they have without other rows.
 bool ScoresAreOfTheirRow(int rows, int count, int hidden, uint64_t seed);
 
@@ -46,6 +48,14 @@ enum class GroupedKernel { kSkinny1, kSkinny2, kSkinny4, kSkinny8, kWide, kChose
 // `sizes` has the number of rows of each expert.
 bool GroupedIsDense(const std::vector<int>& sizes, int inputs, int outputs, GroupedKernel kernel,
                     uint64_t seed);
+// The same for matrices in codes, in two sections of this form, of which two are expanded at once.
+// Its kernel is kChosen or one for few rows.
+bool GroupedCodesAreDense(const CodeForm& form, const std::vector<int>& sizes, int inputs,
+                          int outputs, GroupedKernel kernel, uint64_t seed);
+
+// The worst deviation of a clamped gate of pairs of random experts from one in double precision,
+// relative to numbers of 1 and more. `width` is that of the output.
+double ClampedGateDeviation(int pairs, int width, int slices, bool bias, uint64_t seed);
 
 struct MixCase {
   int32_t rows = 3;
@@ -54,6 +64,7 @@ struct MixCase {
   int32_t slices = 1;
   bool sorted = true;  // pairs have places
   bool adds = false;
+  bool bias = false;  // of each expert
 };
 // True if sums have the bits of fused multiplications and additions, in the order of choice.
 bool MixIsExact(const MixCase& c, uint64_t seed);

@@ -7,6 +7,7 @@
 #include "kernels/experts.h"
 #include "tests/cuda/emulator/emulator.h"
 #include "tests/cuda/experts_case.h"
+#include "tests/cuda/quantised_case.h"
 
 namespace penstock::cuda {
 namespace {
@@ -15,6 +16,7 @@ TEST(CudaExperts, ScoresAreWhatTheOracleSays) {
   EXPECT_LT(ScoreDeviation(1, 8, 64, 1), 1e-6);
   EXPECT_LT(ScoreDeviation(5, 61, 200, 2), 1e-6);  // partial pieces of rows, vectors and inputs
   EXPECT_LT(ScoreDeviation(8, 129, 1032, 3), 1e-6);
+  EXPECT_LT(ScoreDeviation(5, 61, 200, 2, /*bias=*/true), 1e-6);
 }
 
 TEST(CudaExperts, ScoresAreOfTheirRow) { EXPECT_TRUE(ScoresAreOfTheirRow(6, 20, 264, 4)); }
@@ -113,12 +115,29 @@ TEST(GroupedGemm, HasTheBitsOfDenseProducts) {
   EXPECT_TRUE(GroupedIsDense({80, 20}, 1160, 72, kChosen, 5));  // many: the wide kernel
 }
 
+TEST(GroupedGemm, HasThemFromCodes) {
+  using enum GroupedKernel;
+  for (const CodeForm& form : AllForms(InputOrder::kOwn)) {
+    SCOPED_TRACE(NameOf(form));
+    for (const GroupedKernel kernel : {kSkinny1, kSkinny2, kSkinny4, kSkinny8, kChosen}) {
+      EXPECT_TRUE(GroupedCodesAreDense(form, {0, 3, 0, 70, 1}, 200, 48, kernel, 1));
+      EXPECT_TRUE(GroupedCodesAreDense(form, {9, 0, 17}, 1160, 144, kernel, 2));
+    }
+    // So many rows that matrices are expanded, two and then one.
+    EXPECT_TRUE(GroupedCodesAreDense(form, {180, 20, 5}, 264, 72, kChosen, 3));
+  }
+}
+
 TEST(GroupedGemm, HasThemInAnySchedule) {
   for (const auto copies : {emulator::Copies::kLate, emulator::Copies::kEarly}) {
     for (const auto order : emulator::kOrders) {
       const emulator::ScopedSchedule schedule(copies, order);
       EXPECT_TRUE(GroupedIsDense({5, 0, 12}, 1160, 24, GroupedKernel::kSkinny1, 1));
       EXPECT_TRUE(GroupedIsDense({5, 0, 12}, 1160, 24, GroupedKernel::kWide, 1));
+      const CodeForm fp4{.code = WeightCode::kE2m1, .group = 32};
+      for (const auto kernel : {GroupedKernel::kSkinny1, GroupedKernel::kSkinny4}) {
+        EXPECT_TRUE(GroupedCodesAreDense(fp4, {5, 0, 12}, 1160, 24, kernel, 1));
+      }
     }
   }
 }
@@ -129,11 +148,23 @@ TEST(GroupedGemm, RoomIsForTheKernelThatIsChosen) {
   EXPECT_EQ(GroupedFloats(weight, 100000), 100000 * 1536);
   // Some steps have fewer pairs, whose slices take more.
   EXPECT_EQ(GroupedFloats(weight, 5000), 32 * 128 * 4 * 1536);
+  GroupedWeight quantised = weight;
+  quantised.section_count = 1;
+  EXPECT_EQ(GroupedFloats(quantised, 5000), 5000 * 4 * 1536);
+  EXPECT_EQ(GroupedFloats(quantised, 10000), 65 * 128 * 4 * 1536);
+}
+
+TEST(CudaExperts, ClampedGatesAreWhatTheOracleSays) {
+  for (const bool bias : {false, true}) {
+    EXPECT_LT(ClampedGateDeviation(7, 40, 1, bias, 1), 6e-3);
+    EXPECT_LT(ClampedGateDeviation(3, 1096, 3, bias, 2), 6e-3);  // several blocks for a pair
+  }
 }
 
 TEST(CudaExperts, MixesAreExact) {
   EXPECT_TRUE(MixIsExact({}, 1));
   EXPECT_TRUE(MixIsExact({.rows = 5, .width = 1096, .per_token = 8, .slices = 3}, 2));
+  EXPECT_TRUE(MixIsExact({.rows = 5, .width = 1096, .per_token = 3, .slices = 2, .bias = true}, 4));
   EXPECT_TRUE(
       MixIsExact({.rows = 4, .per_token = 1, .slices = 2, .sorted = false, .adds = true}, 3));
 }

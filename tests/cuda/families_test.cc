@@ -55,8 +55,8 @@ ModelConfig DescriptionOf(const std::string& name) {
 }
 
 // Random norms and sinks: RandomWeights has norms of 1, and sinks near 0.
-Weights VariedWeights(const ModelConfig& config) {
-  Weights weights = RandomWeights(config, 5, 0.2f);
+Weights VariedWeights(const ModelConfig& config, const MatrixForms& forms = {}) {
+  Weights weights = RandomWeights(config, 5, 0.2f, forms);
   uint32_t state = 1;
   const auto vary = [&](std::vector<float>& norm) {
     const size_t biases = config.layer_norm ? norm.size() / 2 : 0;  // as they are
@@ -100,9 +100,9 @@ class Family {
     }
     return all;
   }
-  std::vector<float> OnCpu() {
+  std::vector<float> OnCpu(std::vector<float> (*logits)(ModelRunner&) = &Logits) {
     TransformerRunner runner(weights_, {}, 512);
-    return Logits(runner);
+    return logits(runner);
   }
   // How far the GPU is from the CPU's `want` if `mistake` changes the model that it loads.
   template <class Mistake>
@@ -134,6 +134,12 @@ class Family {
   Weights weights_;
   std::unique_ptr<cuda::CudaDevice> device_;
 };
+
+// As in families other than gpt-oss.
+void UsePlainGate(ExpertConfig& experts) {
+  experts.gate_limit = 0;
+  experts.biases = false;
+}
 
 class CudaFamilies : public testing::TestWithParam<const char*> {};
 
@@ -176,6 +182,8 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
   if (right.rope.scaling == RopeScaling::kLongRope) {
     expect_shown("attention factor", true, [](F f) { f.config().rope.attention_factor *= 1.5f; });
   }
+  expect_shown("yarn", right.rope.scaling == RopeScaling::kYarn,
+               [](F f) { f.config().rope.scaling = RopeScaling::kNone; });
   const auto& ropes = right.layer_rope;
   for (size_t i = 0; i < ropes.size(); ++i) {
     const bool main = ropes[i] == LayerRope::kMain;
@@ -190,6 +198,9 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
   expect_shown("scale", experts.scale != 1, [](F f) { f.config().experts.scale = 1; });
   expect_shown("experts for a token", experts.count != 0,
                [](F f) { --f.config().experts.per_token; });
+  expect_shown("clamped gate", experts.gate_limit != 0,
+               [](F f) { UsePlainGate(f.config().experts); });
+  expect_shown("limit", experts.gate_limit != 0, [](F f) { f.config().experts.gate_limit *= 100; });
   const LayerWeights& layer = family.weights().layers[0];
   expect_shown("norm of attention's output", !layer.attention_output_norm.empty(),
                [](F f) { f.weights().layers[0].attention_output_norm.clear(); });
@@ -220,7 +231,8 @@ INSTANTIATE_TEST_SUITE_P(Dense, CudaFamilies,
                          [](const auto& name) { return std::string(name.param); });
 
 INSTANTIATE_TEST_SUITE_P(Experts, CudaFamilies,
-                         testing::Values("glm4_moe", "mixtral", "qwen2_moe", "qwen3_moe"),
+                         testing::Values("glm4_moe", "gpt_oss", "mixtral", "qwen2_moe",
+                                         "qwen3_moe"),
                          [](const auto& name) { return std::string(name.param); });
 
 // gpt-oss's attention without its experts: sinks, and windows in every second layer.
@@ -241,6 +253,55 @@ TEST(CudaFamily, SinksAgreeWithTheCpu) {
   EXPECT_GT(family.Off(want, forget), 2 * kLimit);
 }
 
+TEST(CudaFamily, EachBiasOfExpertsShows) {
+  const auto off = [](const auto& mistake) {
+    Family family(VariedWeights(DescriptionOf("gpt_oss")));
+    const std::vector<float> want = family.OnCpu();
+    for (LayerWeights& layer : family.weights().layers) mistake(*layer.experts);
+    return Deviation(Family::Logits(*family.OnGpu()), want);
+  };
+  EXPECT_LT(off([](ExpertLayer&) {}), kLimit);
+  EXPECT_GT(off([](ExpertLayer& layer) { layer.router_bias.clear(); }), 2 * kLimit);
+  const auto clear = [](std::vector<float> GatedWeights::*bias) {
+    return [=](ExpertLayer& layer) {
+      for (GatedWeights& expert : layer.experts) (expert.*bias).clear();
+    };
+  };
+  EXPECT_GT(off(clear(&GatedWeights::gate_up_bias)), 2 * kLimit);
+  EXPECT_GT(off(clear(&GatedWeights::down_bias)), 2 * kLimit);
+}
+
+// Steps whose experts have few rows, and many: then matrices are expanded.
+std::vector<float> LogitsOfExperts(ModelRunner& runner) {
+  std::vector<float> all = Family::Logits(runner);
+  Rig rig(runner, 2);
+  const std::vector<float> many = rig.Step({{0, Prompt(100, 1), 0}, {1, Prompt(100, 2), 0}});
+  all.insert(all.end(), many.begin(), many.end());
+  return all;
+}
+
+TEST(CudaFamily, ExpertsInCodesHaveTheBitsOfBf16) {
+  const QuantisedFormat formats[] = {
+      {.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16},
+      // Expanded when it is uploaded.
+      {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = ScaleType::kBf16},
+      {.bits = 4, .group = 32},
+      {.bits = 8, .group = 64},
+      {.code = CodeType::kE4m3, .group = 32, .scale = ScaleType::kF32}};
+  for (const QuantisedFormat& format : formats) {
+    SCOPED_TRACE(format.Name());
+    ModelConfig config = DescriptionOf("gpt_oss");
+    config.experts.intermediate = 64;
+    const MatrixForms forms{.layers = format};
+    Family codes(VariedWeights(config, forms)), bf16(VariedWeights(config, forms));
+    for (LayerWeights& layer : bf16.weights().layers) RoundToBf16(*layer.experts);
+    EXPECT_EQ(LogitsOfExperts(*codes.OnGpu()), LogitsOfExperts(*bf16.OnGpu()));
+    // The GPU rounds weights to bf16, too.
+    const double off = Deviation(LogitsOfExperts(*codes.OnGpu()), codes.OnCpu(&LogitsOfExperts));
+    EXPECT_LT(off, 2 * kLimit);
+  }
+}
+
 TEST(CudaFamily, LearnedPositionsShow) {
   Family family(VariedWeights(DescriptionOf("gpt2")));
   const std::vector<float> want = family.OnCpu();
@@ -249,22 +310,27 @@ TEST(CudaFamily, LearnedPositionsShow) {
 }
 
 // The check of a GPU at start (CheckRunner) of a model like `large`, on a GPU that computes what
-// `mistake` makes of the description.
+// `mistake` makes of its weights.
 template <class Mistake>
-std::string StartUp(const ModelConfig& large, const Mistake& mistake) {
-  Weights weights = SmallWeightsLike(large, 1);
-  const ModelConfig right = weights.config;
-  mistake(weights.config);
+std::string StartUpWith(const ModelConfig& large, const Mistake& mistake) {
+  Weights wrong = SmallWeightsLike(large, 1);
+  mistake(wrong);
   const auto device = *cuda::CudaDevice::Open(0);
   const CudaRunner::Options options{.max_step_tokens = static_cast<int32_t>(RunnerCheckTokens())};
-  const auto checked = *CudaRunner::Create(weights, *device, options);
-  weights.config = right;
+  const auto checked = *CudaRunner::Create(wrong, *device, options);
+  const Weights weights = SmallWeightsLike(large, 1);
   TransformerRunner reference(weights, {}, options.max_step_tokens);
   const KvLayout layout = reference.kv_layout();
   const int64_t blocks = RunnerCheckBlocks(layout);
   const Buffer own(static_cast<size_t>(blocks) * layout.BlockStride()), other(own.bytes());
   return Message(CheckRunner({*checked, {own.as<std::byte>(), blocks, layout}},
                              {reference, {other.as<std::byte>(), blocks, layout}}));
+}
+
+// The same for a mistake in the description.
+template <class Mistake>
+std::string StartUp(const ModelConfig& large, const Mistake& mistake) {
+  return StartUpWith(large, [&](Weights& weights) { mistake(weights.config); });
 }
 
 TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
@@ -303,6 +369,30 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfExperts) {
   glm.experts.scale = 2.5f;
   EXPECT_EQ(StartUp(glm, right), "");
   EXPECT_NE(StartUp(glm, [](Config c) { c.experts.scale = 1; }), "");
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfGptOss) {
+  using Config = ModelConfig&;
+  const auto right = [](Config) {};
+  EXPECT_EQ(StartUp(MixtureLike("gpt_oss", 128, 4), right), "");
+  const ModelConfig small = MixtureLike("gpt_oss", 32, 4);
+  EXPECT_EQ(StartUp(small, right), "");
+  EXPECT_NE(StartUp(small, [](Config c) { UsePlainGate(c.experts); }), "");
+  EXPECT_NE(StartUp(small, [](Config c) { c.experts.gate_limit = 7; }), "");
+  const auto without = [&](const auto& change) {
+    return StartUpWith(small, [&](Weights& weights) {
+      for (LayerWeights& layer : weights.layers) change(*layer.experts);
+    });
+  };
+  EXPECT_NE(without([](ExpertLayer& layer) { layer.router_bias.clear(); }), "");
+  EXPECT_NE(without([](ExpertLayer& layer) {
+              for (GatedWeights& expert : layer.experts) expert.gate_up_bias.clear();
+            }),
+            "");
+  EXPECT_NE(without([](ExpertLayer& layer) {
+              for (GatedWeights& expert : layer.experts) expert.down_bias.clear();
+            }),
+            "");
 }
 
 // GELU's two forms differ by less than rounding, so that only the bits tell which one was used.

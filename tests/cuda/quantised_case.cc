@@ -14,7 +14,14 @@ namespace {
 
 // A scale that the form holds exactly: one with 16 bits for pairs.
 float RoundScale(const CodeForm& form, float scale) {
+  if (form.code == WeightCode::kE2m1) return ToFloat(ToBf16(scale));
   return form.pairs ? HalfToFloat(FloatToHalf(scale)) : scale;
+}
+
+// Twice the number of E2M1.
+float TwiceE2m1(uint8_t code) {
+  constexpr float kNumbers[] = {0, 1, 2, 3, 4, 6, 8, 12};
+  return code < 8 ? kNumbers[code] : -kNumbers[code - 8];
 }
 
 // The codes of a weight on the host, row-major.
@@ -51,9 +58,18 @@ struct HostCodes {
     const int64_t group = row * groups + input / of.form.group;
     const uint8_t code = codes[row * of.inputs + input];
     const int zero = of.form.zeros ? zeros[group] : of.form.zero;
-    const float number =
-        of.form.code == WeightCode::kE4m3 ? E4m3ToFloat(code) : static_cast<float>(code - zero);
+    const float number = of.form.code == WeightCode::kE4m3   ? E4m3ToFloat(code)
+                         : of.form.code == WeightCode::kE2m1 ? TwiceE2m1(code)
+                                                             : static_cast<float>(code - zero);
     return std::fma(scales[group], number, of.form.offsets ? offsets[group] : 0.0f);
+  }
+
+  std::vector<Bf16> Values() const {
+    std::vector<Bf16> values;
+    for (int64_t i = 0; i < int64_t{outputs} * of.inputs; ++i) {
+      values.push_back(ToBf16(Value(i / of.inputs, i % of.inputs)));
+    }
+    return values;
   }
 
   std::vector<std::byte> Pack() const {
@@ -107,9 +123,8 @@ QuantisedResult RunQuantised(const QuantisedCase& c, const MultiplyBf16& multipl
   const std::array<HostCodes, 2> host = {HostCodes(c, c.outputs - second), HostCodes(c, second)};
   QuantisedResult result;
   for (const HostCodes& part : host) {
-    for (int64_t i = 0; i < int64_t{part.outputs} * c.inputs; ++i) {
-      result.reference.push_back(ToBf16(part.Value(i / c.inputs, i % c.inputs)));
-    }
+    const std::vector<Bf16> values = part.Values();
+    result.reference.insert(result.reference.end(), values.begin(), values.end());
   }
   std::mt19937_64 random(c.seed);
   std::normal_distribution<float> normal;
@@ -143,6 +158,11 @@ QuantisedResult RunQuantised(const QuantisedCase& c, const MultiplyBf16& multipl
   return result;
 }
 
+RandomCodes MakeRandomCodes(const QuantisedCase& c) {
+  const HostCodes host(c, c.outputs);
+  return {.panels = host.Pack(), .weights = host.Values()};
+}
+
 std::vector<CodeForm> AllForms(InputOrder order) {
   using enum WeightCode;
   return {
@@ -155,11 +175,12 @@ std::vector<CodeForm> AllForms(InputOrder order) {
       {.code = kInt4, .order = order, .offsets = true, .group = 32},
       {.code = kInt4, .order = order, .zeros = true, .group = 128},
       {.code = kE4m3, .order = order, .group = 128},
+      {.code = kE2m1, .order = order, .group = 32},
   };
 }
 
 std::string NameOf(const CodeForm& form) {
-  const char* const codes[] = {"int8", "int4", "fp8"};
+  const char* const codes[] = {"int8", "int4", "fp8", "fp4"};
   return std::string(codes[static_cast<int>(form.code)]) + " g" + std::to_string(form.group) +
          (form.pairs ? " pairs" : "") + (form.zeros ? " zeros" : "") +
          (form.offsets ? " offsets" : "") +

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -31,6 +32,13 @@ struct QuantisedResult {
 using MultiplyBf16 =
     std::function<Product(const Weight& weight, const Bf16* input, int rows, float* output)>;
 QuantisedResult RunQuantised(const QuantisedCase& c, const MultiplyBf16& multiply = nullptr);
+
+// A random weight with the case's form, inputs and outputs.
+struct RandomCodes {
+  std::vector<std::byte> panels;
+  std::vector<Bf16> weights;  // [outputs][inputs]
+};
+RandomCodes MakeRandomCodes(const QuantisedCase& c);
 
 // Every expansion, with every type of scales, with zero points and offsets, and groups of all
 // sizes.

@@ -83,7 +83,8 @@ void CompareQuantised(const ModelConfig& config, const MatrixForms& forms) {
 TEST(CudaRunner, TakesQuantisedWeights) {
   const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 32},
       fp8{.code = CodeType::kE4m3, .group = 64, .scale = ScaleType::kF32},
-      fp4{.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16};
+      fp4{.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16},
+      iq4{.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = ScaleType::kBf16};
   ModelConfig config = TinyConfig();
   config.qkv_bias = true;
   for (const bool tied : {false, true}) {
@@ -91,21 +92,9 @@ TEST(CudaRunner, TakesQuantisedWeights) {
     CompareQuantised(config, {.layers = int4, .lm_head = int8});
     CompareQuantised(config, {.layers = int8, .lm_head = int8});
     CompareQuantised(config, {.layers = fp8, .lm_head = std::nullopt});
-    CompareQuantised(config, {.layers = fp4, .lm_head = fp8});  // fp4 becomes bf16
+    CompareQuantised(config, {.layers = fp4, .lm_head = fp8});
+    CompareQuantised(config, {.layers = iq4, .lm_head = fp8});  // iq4 becomes bf16
   }
-}
-
-// The matrix with its weights rounded to bf16.
-WeightMatrix InBf16(const WeightMatrix& matrix) {
-  PackedMatrix packed(matrix.outputs(), matrix.inputs());
-  std::vector<float> values(static_cast<size_t>(matrix.inputs()));
-  std::vector<Bf16> row(values.size());
-  for (int64_t output = 0; output < matrix.outputs(); ++output) {
-    matrix.GetRow(output, values.data());
-    std::ranges::transform(values, row.begin(), ToBf16);
-    packed.SetRow(output, row.data());
-  }
-  return WeightMatrix(std::move(packed));
 }
 
 void RoundToBf16(Weights& weights) {
@@ -114,6 +103,7 @@ void RoundToBf16(Weights& weights) {
          {&layer.qkv, &layer.attention_output, &layer.gate_up, &layer.down}) {
       *matrix = InBf16(*matrix);
     }
+    if (layer.experts.has_value()) RoundToBf16(*layer.experts);
   }
   weights.lm_head = InBf16(weights.lm_head);
   if (weights.embedding_weight.has_value()) {
@@ -413,15 +403,14 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     return config.ok() ? CheckCudaModel(*config) : config.status();
   };
   for (const char* taken :
-       {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "granite", "llama3_sharded",
-        "mistral_window", "mixtral", "olmo2", "phi3_window", "qwen2_moe", "qwen2_yarn",
-        "qwen3_bias", "qwen3_moe", "smollm3", "starcoder2"}) {
+       {"falcon_7b", "gemma2", "gemma3", "glm", "gpt2", "gpt_neox", "gpt_oss", "granite",
+        "llama3_sharded", "mistral_window", "mixtral", "olmo2", "phi3_window", "qwen2_moe",
+        "qwen2_yarn", "qwen3_bias", "qwen3_moe", "smollm3", "starcoder2"}) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
       {"deepseek_v2", "DeepseekV2ForCausalLM has multi-head latent attention"},
       {"deepseek_v3", "DeepseekV3ForCausalLM has multi-head latent attention"},
-      {"gpt_oss", "GptOssForCausalLM has experts with biases"},
       {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},          // of 12 dimensions
       {"glm4_moe", "Glm4MoeForCausalLM has a partial_rotary_factor"}};  // of 12 dimensions
   for (const auto& [name, error] : refused) {
@@ -459,7 +448,9 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_FALSE(experts([](Mixture) {}));
   EXPECT_TRUE(experts([](Mixture) {}, 2));
   EXPECT_TRUE(experts([](Mixture m) { m.biases = true; }));
-  EXPECT_TRUE(experts([](Mixture m) { m.gate_limit = 7; }));
+  EXPECT_FALSE(experts([](Mixture m) { m.gate_limit = 7; }));
+  EXPECT_FALSE(experts([](Mixture m) { m.biases = true, m.gate_limit = 7; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.gate_limit = 7, m.shared_intermediate = 64; }));
   EXPECT_TRUE(experts([](Mixture m) { m.groups = 2; }));
   EXPECT_TRUE(experts([](Mixture m) { m.count = 513; }));
   EXPECT_TRUE(experts([](Mixture m) { m.per_token = 33; }));

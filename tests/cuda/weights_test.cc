@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "lab/plan/weight_meter.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_upload.h"
 #include "model/cuda/cuda_weights.h"
@@ -49,9 +50,13 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
     }
     ASSERT_EQ(x.experts.has_value(), y.experts.has_value());
     if (!x.experts.has_value()) continue;
-    for (const auto part : {&DeviceExperts::router, &DeviceExperts::choice_bias,
-                            &DeviceExperts::gate_up_memory, &DeviceExperts::down_memory}) {
+    for (const auto part :
+         {&DeviceExperts::router, &DeviceExperts::router_bias, &DeviceExperts::choice_bias}) {
       EXPECT_TRUE(SameBytes((*x.experts).*part, (*y.experts).*part)) << i;
+    }
+    for (const auto matrices : {&DeviceExperts::gate_up, &DeviceExperts::down}) {
+      const DeviceMatrices &m = (*x.experts).*matrices, &n = (*y.experts).*matrices;
+      EXPECT_TRUE(SameBytes(m.memory, n.memory) && SameBytes(m.bias, n.bias)) << i;
     }
   }
 }
@@ -76,6 +81,36 @@ int CompareShards(const std::string& model, const cuda::CudaDevice& device) {
     }
   }
   return shards;
+}
+
+// What `penstock plan` counts for experts, which stay in their codes.
+TEST(CudaWeights, ExpertsTakeWhatThePlanCounts) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  int quantised = 0;
+  for (const auto& entry :
+       std::filesystem::directory_iterator(SourceFolder() + "/tests/golden/logits")) {
+    const std::string file = entry.path() / "model.gguf";
+    const std::string path = std::filesystem::exists(file) ? file : entry.path().string();
+    const auto model = LoadModel(path);
+    ASSERT_TRUE(model.ok()) << model.status();
+    const ModelConfig& config = model->weights.config;
+    if (config.experts.count == 0 || !CheckCudaModel(config).ok()) continue;
+    SCOPED_TRACE(path);
+    const auto there = CudaWeights::Upload(model->weights, {}, kOrder, 1, device->stream());
+    ASSERT_TRUE(there.ok()) << there.status();
+    const auto sizes = MeasureModel(path, config, WeightPolicy::kCheckpoint);
+    ASSERT_TRUE(sizes.ok()) << sizes.status();
+    size_t bytes = 0;
+    for (const CudaLayer& layer : (*there)->layers) {
+      if (!layer.experts.has_value()) continue;
+      for (const DeviceMatrices* matrices : {&layer.experts->gate_up, &layer.experts->down}) {
+        bytes += matrices->memory.bytes();
+        quantised += matrices->weight.quantised() ? 1 : 0;
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(bytes) / sizes->experts.gpu_bytes, 1, 1e-6);
+  }
+  EXPECT_GT(quantised, 0);
 }
 
 TEST(CudaWeights, AreTheSameFromFilesForEveryCheckpointAndShard) {

@@ -103,18 +103,26 @@ INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest, testing::Values("i4r", "k3v3", "k
 
 // A mixture of experts: every token is that of one process that computes the prompt in one step,
 // without other rows, on the same kind of GPU.
-class ExpertsTest : public testing::TestWithParam<const char*> {};  // by weights
+struct Mixture {
+  const char* family;
+  const char* weights;
+};
+void PrintTo(const Mixture& mixture, std::ostream* out) {
+  *out << mixture.family << " " << mixture.weights;
+}
+class ExpertsTest : public testing::TestWithParam<Mixture> {};
 TEST_P(ExpertsTest, AnswerAsInOneProcess) {
   constexpr int kLongest = 300;
   const TempFolder model;
-  WriteExpertModel(model.path());
+  const bool gpt_oss = GetParam().family == std::string("gpt-oss");
+  gpt_oss ? WriteGptOssModel(model.path()) : WriteExpertModel(model.path());
   LocalGenerator local({.model = model.path(),
-                        .weights = GetParam(),
+                        .weights = GetParam().weights,
                         .step_tokens = kLongest,
                         .device = "cuda:0",
                         .gpu_memory_utilization = 0.036});
   std::vector<std::string> decode = kOnGpu;
-  decode.push_back(std::string("--weights=") + GetParam());
+  decode.push_back(std::string("--weights=") + GetParam().weights);
   std::vector<std::string> prefill = decode;
   prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
   Cluster cluster({.model = model.path(),
@@ -128,7 +136,10 @@ TEST_P(ExpertsTest, AnswerAsInOneProcess) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
-INSTANTIATE_TEST_SUITE_P(Weights, ExpertsTest, testing::Values("checkpoint", "int4"));
+INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
+                         testing::Values(Mixture{"Qwen3-MoE", "checkpoint"},
+                                         Mixture{"Qwen3-MoE", "int4"},
+                                         Mixture{"gpt-oss", "checkpoint"}));
 
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.

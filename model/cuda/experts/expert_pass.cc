@@ -10,10 +10,11 @@ void ExpertPass::Choose(const Bf16* input) const {
   const int32_t count = config.count + (layer.shared_gate ? 1 : 0);
   cuda::Score({.input = input,
                .vectors = layer.router.as<float>(),
+               .bias = layer.router_bias.as<float>(),
                .scores = s.scores.as<float>(),
                .rows = rows,
                .count = count,
-               .hidden = layer.gate_up.inputs},
+               .hidden = layer.gate_up.weight.inputs},
               stream);
   cuda::Route({.scores = s.scores.as<float>(),
                .choice_bias = layer.choice_bias.as<float>(),
@@ -33,7 +34,8 @@ void ExpertPass::Choose(const Bf16* input) const {
                .experts = config.count,
                .first = s.first.as<int32_t>(),
                .rows = s.pair_rows.as<int32_t>(),
-               .places = s.places.as<int32_t>()},
+               .places = s.places.as<int32_t>(),
+               .owners = s.owners.as<int32_t>()},
               stream);
 }
 
@@ -44,6 +46,25 @@ cuda::GroupedRows ExpertPass::Rows() const {
           .pairs = parts_.rows * parts_.config.per_token};
 }
 
+// Into the input of the next product.
+void ExpertPass::Activate(const cuda::Product& product, int32_t pairs) const {
+  auto* output = parts_.scratch.input.as<Bf16>();
+  if (parts_.config.gate_limit == 0) {
+    return cuda::SiluGate({.product = product, .output = output}, pairs, parts_.stream);
+  }
+  cuda::ClampedGate({.product = product,
+                     .bias = parts_.layer.gate_up.bias.as<float>(),
+                     .owners = parts_.scratch.owners.as<int32_t>(),
+                     .limit = parts_.config.gate_limit,
+                     .output = output},
+                    pairs, parts_.stream);
+}
+
+cuda::Product ExpertPass::Multiply(const DeviceMatrices& matrices) const {
+  return cuda::GroupedGemm(matrices.weight, Rows(),
+                           parts_.scratch.RoomFor(matrices, parts_.product), parts_.stream);
+}
+
 void ExpertPass::AddRouted(const Bf16* input) const {
   const auto& [config, layer, s, product, rows, stream] = parts_;
   Choose(input);
@@ -51,11 +72,12 @@ void ExpertPass::AddRouted(const Bf16* input) const {
   cuda::GatherRows({.input = reinterpret_cast<const uint32_t*>(input),
                     .output = s.input.as<uint32_t>(),
                     .from = s.pair_rows.as<int32_t>(),
-                    .width = layer.gate_up.inputs / 2},
+                    .width = layer.gate_up.weight.inputs / 2},
                    pairs, stream);
-  const cuda::Product gate_up = cuda::GroupedGemm(layer.gate_up, Rows(), product, stream);
-  cuda::SiluGate({.product = gate_up, .output = s.input.as<Bf16>()}, pairs, stream);
-  cuda::Mix({.product = cuda::GroupedGemm(layer.down, Rows(), product, stream),
+  Activate(Multiply(layer.gate_up), pairs);
+  cuda::Mix({.product = Multiply(layer.down),
+             .bias = layer.down.bias.as<float>(),
+             .chosen = s.chosen.as<int32_t>(),
              .places = s.places.as<int32_t>(),
              .weights = s.weights.as<float>(),
              .per_token = config.per_token,
@@ -73,8 +95,9 @@ void ExpertPass::AddShared(const cuda::Product& product) const {
 }
 
 cuda::Product ExpertPass::sums() const {
-  return {
-      .data = parts_.scratch.sums.as<float>(), .slices = 1, .width = parts_.layer.gate_up.inputs};
+  return {.data = parts_.scratch.sums.as<float>(),
+          .slices = 1,
+          .width = parts_.layer.gate_up.weight.inputs};
 }
 
 }  // namespace penstock

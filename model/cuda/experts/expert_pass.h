@@ -31,6 +31,8 @@ class ExpertPass {
  private:
   void Choose(const Bf16* input) const;
   cuda::GroupedRows Rows() const;
+  cuda::Product Multiply(const DeviceMatrices& matrices) const;
+  void Activate(const cuda::Product& product, int32_t pairs) const;
 
   const Parts parts_;
 };

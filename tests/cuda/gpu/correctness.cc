@@ -174,8 +174,24 @@ void CheckExperts(bool small, Report& report) {
     report.checks.push_back(
         {"grouped gemm " + std::to_string(static_cast<int>(kernel)) + ", bits", Number(dense), 1});
   }
-  const MixCase mix{.rows = 5, .width = hidden, .per_token = 8, .slices = 3};
-  report.checks.push_back({"mix of experts", Number(MixIsExact(mix, 5)), 1});
+  for (const CodeForm& form : AllForms(InputOrder::kOwn)) {
+    for (const GroupedKernel kernel : {kSkinny1, kSkinny2, kSkinny4, kSkinny8, kChosen}) {
+      const bool dense = GroupedCodesAreDense(form, {9, 0, 17, 130, 1}, inputs, outputs, kernel, 8);
+      report.checks.push_back(
+          {"grouped " + NameOf(form) + " " + std::to_string(static_cast<int>(kernel)) + ", bits",
+           Number(dense), 1});
+    }
+    const bool expanded = GroupedCodesAreDense(form, {180, 20, 5}, inputs, outputs, kChosen, 9);
+    report.checks.push_back({"grouped " + NameOf(form) + ", expanded", Number(expanded), 1});
+  }
+  report.checks.push_back(
+      {"scores with biases", ScoreDeviation(5, 129, hidden, 6, /*bias=*/true), 1e-5});
+  report.checks.push_back({"clamped gate", ClampedGateDeviation(9, hidden, 2, true, 7), 6e-3});
+  for (const bool bias : {false, true}) {
+    const MixCase mix{.rows = 5, .width = hidden, .per_token = 8, .slices = 3, .bias = bias};
+    report.checks.push_back(
+        {bias ? "mix of experts with biases" : "mix of experts", Number(MixIsExact(mix, 5)), 1});
+  }
 }
 
 void CheckQuantised(bool small, Report& report) {

@@ -176,6 +176,13 @@ TEST(WeightMeter, RoundsA16BitModel) {
   EXPECT_EQ(int8.layers.bytes * 8 / static_cast<double>(int8.layers.elements), 8.125);
   EXPECT_EQ(int4.layers.bytes * 8 / static_cast<double>(int4.layers.elements), 4.5);
   EXPECT_EQ(int4.head.bytes, int8.head.bytes);
+  // And one of 32 bits on GPUs.
+  const auto bits = [](const WeightPart& part) {
+    return part.bytes * 8 / static_cast<double>(part.elements);
+  };
+  EXPECT_EQ(bits(int8.OnGpu().layers), 8.25);
+  EXPECT_EQ(bits(int4.OnGpu().layers), 5);
+  EXPECT_EQ(plain.OnGpu().bytes(), plain.bytes());
   EXPECT_EQ(int4.tables.bytes, plain.tables.bytes);
 }
 

@@ -196,8 +196,8 @@ TEST(Weights, FewerBitsAreReadFasterAndWarnedOfOnGpus) {
   request.weights = WeightsOf(Llama8b(), WeightPolicy::kInt4);
   const CapacityPlan small = MakePlan(request).value();
   EXPECT_GT(small.decode.blocks, plain.decode.blocks);
-  // 4.5 bits of 7.0 and 8.125 of 0.5 billion weights, and the KV of one sequence.
-  EXPECT_NEAR(small.steps.front().step_s * 1e3, (3.93 + 0.53 + 0.285) / 4.3 / 0.8, 0.02);
+  // 5 bits of 7.0 and 8.25 of 0.5 billion weights, and the KV of one sequence.
+  EXPECT_NEAR(small.steps.front().step_s * 1e3, (4.36 + 0.54 + 0.285) / 4.3 / 0.8, 0.02);
   EXPECT_THAT(PlanText(request, small), HasSubstr("WARNING: GPUs read quantised weights"));
   request.hardware.gpu = false;
   EXPECT_THAT(PlanText(request, MakePlan(request).value()), Not(HasSubstr("WARNING")));
@@ -213,9 +213,9 @@ TEST(Warnings, NameModelsAndContextsThatWorkersRefuse) {
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),
               HasSubstr("WARNING: workers refuse to start on this hardware: LlamaForCausalLM has "
                         "experts with biases"));
-  request.weights.form = "int4";
+  request.weights.expanded_forms = {"iq4 g32"};
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),
-              HasSubstr("GPUs expand experts in int4 to 16 bits"));
+              HasSubstr("GPUs hold weights in iq4 g32 with 16 bits each"));
   request = Llama8bOnH200();
   request.kv_memory_bytes = uint64_t{4} << 30;  // 2,048 blocks
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),

@@ -7,8 +7,9 @@ namespace penstock::cuda {
 namespace {
 
 // The wide kernel multiplies where experts have at least this many rows on average. With fewer,
-// most rows of its tiles would be empty.
-constexpr int64_t kWideAverage = 32;
+// most rows of its tiles would be empty; and codes are worth expanding only if one pass over them
+// is not enough.
+constexpr int64_t kWideAverage = 32, kExpandedAverage = kSkinnyRowsMax + 1;
 constexpr int64_t kGridZMax = 65535;
 
 int64_t Pieces(int64_t size, int64_t each) { return (size + each - 1) / each; }
@@ -42,6 +43,29 @@ void LaunchSkinny(GroupedParams params, const GroupedRows& rows, int32_t slices,
 }
 
 // Wide enough for most experts, so that few of them read their matrix more than once.
+int64_t WideAverage(const GroupedWeight& weight) {
+  return weight.quantised() ? kExpandedAverage : kWideAverage;
+}
+
+// GroupedWideGemm with matrices that are expanded, some after the others.
+Product ExpandedGemm(const GroupedWeight& weight, const GroupedRows& rows, const GroupedRoom& room,
+                     void* stream) {
+  Product product;
+  for (int32_t first = 0; first < weight.experts; first += room.expanded_experts) {
+    const int32_t left = weight.experts - first;
+    const int32_t count = left < room.expanded_experts ? left : room.expanded_experts;
+    ExpandExperts(weight, first, count, room.expanded, stream);
+    const GroupedWeight expanded{.data = room.expanded,
+                                 .outputs = weight.outputs,
+                                 .inputs = weight.inputs,
+                                 .experts = count};
+    GroupedRows of_these = rows;
+    of_these.first += first;
+    product = GroupedWideGemm(expanded, of_these, room.output, stream);
+  }
+  return product;
+}
+
 int ColumnsFor(int64_t average) {
   return average <= 4 ? 1 : average <= 8 ? 2 : average <= 16 ? 4 : 8;
 }
@@ -64,6 +88,13 @@ void Group(const GroupParams& params, void* stream) {
                           .threads = kRowThreads,
                           .shared_bytes = kRowThreads / 32 * sizeof(uint32_t)};
   Launch(&GroupKernel, shape, params, stream);
+}
+
+void ClampedGate(const ClampedGateParams& params, int pairs, void* stream) {
+  const int32_t half = params.product.width / 2;
+  const LaunchShape shape{
+      .x = pairs, .y = static_cast<int>(Pieces(half, 4 * kRowThreads)), .threads = kRowThreads};
+  Launch(&ClampedGateKernel, shape, params, stream);
 }
 
 void Mix(const MixParams& params, int rows, void* stream) {
@@ -105,19 +136,23 @@ Product GroupedWideGemm(const GroupedWeight& weight, const GroupedRows& rows, fl
   return ProductOf(params, 1);
 }
 
-Product GroupedGemm(const GroupedWeight& weight, const GroupedRows& rows, float* output,
+Product GroupedGemm(const GroupedWeight& weight, const GroupedRows& rows, const GroupedRoom& room,
                     void* stream) {
   const int64_t average = rows.pairs / weight.experts;
   const int columns = ColumnsFor(average);
   const int64_t chunks = Pieces(rows.rows, 8 * columns);
-  if (average >= kWideAverage || weight.experts * chunks > kGridZMax) {
-    return GroupedWideGemm(weight, rows, output, stream);
+  const bool wide = average >= WideAverage(weight) || weight.experts * chunks > kGridZMax;
+  if (weight.quantised()) {
+    if (wide) return ExpandedGemm(weight, rows, room, stream);
+    return GroupedQuantisedGemm(weight, rows, columns, room.output, stream);
   }
-  return GroupedSkinnyGemm(weight, rows, columns, output, stream);
+  if (wide) return GroupedWideGemm(weight, rows, room.output, stream);
+  return GroupedSkinnyGemm(weight, rows, columns, room.output, stream);
 }
 
 int64_t GroupedFloats(const GroupedWeight& weight, int64_t pairs) {
-  const int64_t few = pairs < kWideAverage * weight.experts ? pairs : kWideAverage * weight.experts;
+  const int64_t sliced_max = WideAverage(weight) * weight.experts;
+  const int64_t few = pairs < sliced_max ? pairs : sliced_max;
   const int64_t sliced = few * SkinnySlices(weight.Of(0));
   return (pairs > sliced ? pairs : sliced) * weight.outputs;
 }

@@ -3,7 +3,7 @@
 // Which experts a row uses: scores, the choice, and the sort of (row, choice) pairs by expert.
 //
 // This room, kernels/cuda/device/experts, has the kernels of mixtures of experts. It may use
-// kernels/cuda and kernels/cuda/device.
+// kernels/cuda, kernels/cuda/device and kernels/cuda/device/weights.
 
 #include "kernels/cuda/device/block_ops.cuh"
 #include "kernels/cuda/device/row_values.cuh"
@@ -32,7 +32,8 @@ __global__ void __launch_bounds__(kRowThreads) ScoreKernel(const __grid_constant
   }
   PENSTOCK_UNROLL
   for (int r = 0; r < kScoreRows; ++r) {
-    const float sum = WarpSum(sums[r]);
+    float sum = WarpSum(sums[r]);
+    if (p.bias != nullptr) sum = Add(sum, p.bias[vector]);
     if (first + r < p.rows && ThreadX() % 32 == 0) {
       p.scores[static_cast<int64_t>(first + r) * p.count + vector] = sum;
     }
@@ -171,6 +172,7 @@ __global__ void __launch_bounds__(kRowThreads) GroupKernel(const __grid_constant
     if (!mine) continue;
     p.rows[place] = i / p.per_token;
     p.places[i] = static_cast<int32_t>(place);
+    p.owners[place] = expert;
   }
 }
 

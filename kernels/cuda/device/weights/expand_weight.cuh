@@ -43,11 +43,12 @@ struct ExpandWarp {
 
   PENSTOCK_DEVICE void Expand() {
     const int64_t index = panel * ChunksOf(p.inputs) + BlockX();
-    const uint8_t* chunk = p.panels + index * p.chunk.bytes;
+    const uint8_t* chunk = p.panels + BlockZ() * p.panels_stride + index * p.chunk.bytes;
     Expander<kExpansion> expander;
     PENSTOCK_UNROLL
     for (int block = 0; block < kCodeInputs / 32; ++block) {
-      if (BeginsGroup(p.chunk, block)) expander.Use(ReadGroup(p.chunk, chunk, block, lane));
+      if (BeginsGroup(p.chunk, block))
+        expander.Use(ReadGroup<kExpansion>(p.chunk, chunk, block, lane));
       StepCodes<kExpansion> step;
       step.Read(chunk + p.chunk.codes_at, block, lane);
       PENSTOCK_UNROLL
@@ -66,13 +67,13 @@ struct ExpandWarp {
       const int row = c / kPlaces, place = c % kPlaces, input = BlockX() * kCodeInputs + place * 8;
       const int64_t output = panel * kCodePanel + row;
       if (output >= p.outputs || input >= p.inputs) continue;
-      cuda::Store(p.target + output * p.inputs + input,
+      cuda::Store(p.target + BlockZ() * p.target_stride + output * p.inputs + input,
                   *reinterpret_cast<const Words4*>(rows + ExpandedChunk(row, place)));
     }
   }
 };
 
-// Grid: chunks of inputs x four panels of outputs.
+// Grid: chunks of inputs x four panels of outputs x matrices.
 template <Expansion kExpansion, InputOrder kOrder>
 __global__ void __launch_bounds__(kExpandWarps * 32)
     ExpandKernel(const __grid_constant__ ExpandParams p) {

@@ -11,7 +11,7 @@ namespace penstock::cuda {
 
 // How codes become bf16. All of them have the same result; kInt4Pairs does it for two 4-bit codes
 // at once, in fewer instructions, where scales are pairs of bf16 and there are no offsets.
-enum class Expansion { kInt8, kInt4, kInt4Pairs, kE4m3 };
+enum class Expansion { kInt8, kInt4, kInt4Pairs, kE4m3, kE2m1 };
 
 constexpr float kTwoTo23 = 8388608.0f;  // an integer below 2^23, in the mantissa's place, plus this
 
@@ -21,13 +21,18 @@ struct GroupValues {
   float offset[2];
 };
 
+template <Expansion kExpansion>
 PENSTOCK_DEVICE GroupValues ReadGroup(const ChunkLayout& layout, const uint8_t* chunk, int block,
                                       int lane) {
-  GroupValues values;
+  GroupValues values{};
   const int group = block >> layout.group_blocks_log2;
   PENSTOCK_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int index = group * kCodePanel + lane / 4 + 8 * r;
+    if constexpr (kExpansion == Expansion::kE2m1) {
+      values.scale[r] = reinterpret_cast<const uint16_t*>(chunk)[index];
+      continue;
+    }
     values.scale[r] = reinterpret_cast<const uint32_t*>(chunk)[index];
     values.zero[r] = layout.zero;
     if (layout.zeros) values.zero[r] = chunk[layout.zeros_at + index];
@@ -129,6 +134,31 @@ struct Expander<Expansion::kInt4Pairs> {
       const uint32_t number = MultiplyAddBf16(codes, kOnes, minus_zero[r]);
       const uint32_t part = MultiplyAddBf16(number, low[r], kMinusZeros);
       operands[i] = MultiplyAddBf16(number, high[r], part);
+    }
+  }
+};
+
+// The bits of a code, in a bf16's lowest bits of the exponent and highest one of the mantissa, are
+// the number times 2^-126. Its products with a bf16 are rounded once.
+template <>
+struct Expander<Expansion::kE2m1> {
+  static constexpr int kWords = 1;
+  static constexpr uint32_t kTwoTo127 = 0x7f007f00u, kMinusZeros = 0x80008000u;
+
+  uint32_t scale[2];
+
+  PENSTOCK_DEVICE void Use(const GroupValues& group) {
+    scale[0] = group.scale[0] * 0x00010001u;
+    scale[1] = group.scale[1] * 0x00010001u;
+  }
+
+  PENSTOCK_DEVICE void Expand(const uint32_t (&words)[kWords], uint32_t (&operands)[4]) const {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t codes = words[0] >> (4 * i);
+      const uint32_t tiny = (codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6;
+      const uint32_t number = MultiplyAddBf16(tiny, kTwoTo127, kMinusZeros);
+      operands[i] = MultiplyAddBf16(number, scale[i % 2], kMinusZeros);
     }
   }
 };

@@ -154,7 +154,7 @@ struct QuantisedBlock {
       const int s = i / kPanels, panel = i % kPanels;
       const uint8_t* from = Chunk(stage, s) + Shape::kInputBytes + panel * p.chunk.bytes;
       steps[s][panel].Read(from + p.chunk.codes_at, warp, lane);
-      groups[s][panel] = ReadGroup(p.chunk, from, warp, lane);
+      groups[s][panel] = ReadGroup<kExpansion>(p.chunk, from, warp, lane);
     }
     PENSTOCK_UNROLL
     for (int i = 0; i < kSpan * kPanels; ++i) {

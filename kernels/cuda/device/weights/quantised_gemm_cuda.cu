@@ -1,28 +1,11 @@
 #include "kernels/cuda/device/weights/expand_weight.cuh"
+#include "kernels/cuda/device/weights/for_form.cuh"
 #include "kernels/cuda/device/weights/quantised_gemm.cuh"
 #include "kernels/cuda/device/weights/warp_gemm.cuh"
 #include "kernels/cuda/quantised_gemm.h"
 
 namespace penstock::cuda {
 namespace {
-
-template <auto kValue>
-struct Constant {
-  static constexpr auto value = kValue;
-};
-
-// Calls `run` with the constants of the form's expansion and order.
-template <class Run>
-void ForForm(const CodeForm& form, const Run& run) {
-  const auto with_order = [&](auto expansion) {
-    if (form.order == InputOrder::kNatural) return run(expansion, Constant<InputOrder::kNatural>());
-    run(expansion, Constant<InputOrder::kOwn>());
-  };
-  if (form.code == WeightCode::kInt8) return with_order(Constant<Expansion::kInt8>());
-  if (form.code == WeightCode::kE4m3) return with_order(Constant<Expansion::kE4m3>());
-  if (form.pairs) return with_order(Constant<Expansion::kInt4Pairs>());
-  with_order(Constant<Expansion::kInt4>());
-}
 
 // From so many panels on, a warp for each of them is enough to keep all processors busy.
 constexpr int64_t kManyPanels = 1024;

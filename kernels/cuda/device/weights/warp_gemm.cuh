@@ -96,7 +96,8 @@ struct QuantisedWarp {
     Expander<kExpansion> expander;
     PENSTOCK_UNROLL
     for (int block = 0; block < kBlocks; ++block) {
-      if (BeginsGroup(p.chunk, block)) expander.Use(ReadGroup(p.chunk, chunk, block, lane));
+      if (BeginsGroup(p.chunk, block))
+        expander.Use(ReadGroup<kExpansion>(p.chunk, chunk, block, lane));
       PENSTOCK_UNROLL
       for (int t = 0; t < 2; ++t) {
         uint32_t operands[4];
