@@ -42,7 +42,6 @@ void LaunchSkinny(GroupedParams params, const GroupedRows& rows, int32_t slices,
   Launch(&GroupedSkinnyGemmKernel<kColumns>, shape, params, stream);
 }
 
-// Wide enough for most experts, so that few of them read their matrix more than once.
 int64_t WideAverage(const GroupedWeight& weight) {
   return weight.quantised() ? kExpandedAverage : kWideAverage;
 }
@@ -66,6 +65,7 @@ Product ExpandedGemm(const GroupedWeight& weight, const GroupedRows& rows, const
   return product;
 }
 
+// Wide enough for most experts, so that few of them read their matrix more than once.
 int ColumnsFor(int64_t average) {
   return average <= 4 ? 1 : average <= 8 ? 2 : average <= 16 ? 4 : 8;
 }
