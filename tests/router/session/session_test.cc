@@ -142,7 +142,7 @@ TEST_F(SessionTest, BytesThatTokensReadAreAddedUp) {
     v1::TokenOut token = choices[0].Next();
     token.set_kv_bytes_read(1000 + read);
     read += token.kv_bytes_read();
-    session_->OnDecodeToken(0, std::move(token), now_);
+    session_->OnDecodeToken(0, token, now_);
   }
   v1::PrefillEvent event;
   event.mutable_handoff()->set_kv_bytes(4096);
