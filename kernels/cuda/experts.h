@@ -86,7 +86,7 @@ struct GroupedRows {
 // The memory of a grouped product.
 struct GroupedRoom {
   float* output = nullptr;  // room for GroupedFloats
-  // If the matrices are quantised: for so many of them in bf16, at least one.
+  // Only if the matrices are quantised: room for `expanded_experts` of them in bf16, one or more.
   Bf16* expanded = nullptr;
   int32_t expanded_experts = 0;
 };

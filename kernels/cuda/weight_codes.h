@@ -6,8 +6,8 @@
 
 namespace penstock::cuda {
 
-// What a code stands for: an integer, a number of E4M3 (kernels/e4m3.h), or twice a number of E2M1
-// (MXFP4), which is an integer, too.
+// What a code stands for: an integer, or a number of E4M3 (kernels/e4m3.h). A code of E2M1 (MXFP4)
+// stands for twice its number, which makes it an integer.
 enum class WeightCode : uint8_t { kInt8, kInt4, kE4m3, kE2m1 };
 
 // The order in which a product adds up the inputs of an element, 16 of them at once: that of the

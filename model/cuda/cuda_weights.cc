@@ -93,7 +93,7 @@ void AppendBias(const std::vector<float>& bias, const DevicePart& part, std::vec
   }
 }
 
-// Where the codes lie if they begin at `at`.
+// The addresses of the sections if the first one begins at `at`.
 std::vector<cuda::WeightCodes> PlacesOf(const CodeSections& sections, const std::byte* at) {
   std::vector<cuda::WeightCodes> places;
   for (const CodeSections::Section& section : sections.all()) {

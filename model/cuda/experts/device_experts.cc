@@ -6,7 +6,7 @@ namespace penstock {
 
 namespace {
 
-// Of expanded matrices: enough of them for a product that keeps all processors busy.
+// The room for expanded matrices, so that a product of them keeps all processors busy.
 constexpr size_t kExpandedBytes = size_t{256} << 20;
 
 size_t ExpandedBytes(const DeviceMatrices& matrices) {

@@ -23,7 +23,7 @@ struct DeviceMatrices {
   cuda::GroupedWeight weight;
 
   size_t bytes() const { return memory.bytes() + bias.bytes(); }
-  // Of a matrix in bf16.
+  // The size of one matrix in bf16.
   size_t ExpandedBytes() const { return cuda::ExpandedBytes(weight.Of(0)); }
 };
 

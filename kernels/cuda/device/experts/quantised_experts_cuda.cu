@@ -10,7 +10,7 @@ int32_t Pieces(int64_t size, int64_t each) {
   return static_cast<int32_t>((size + each - 1) / each);
 }
 
-// The grid of a kernel whose blocks have so many outputs and rows.
+// What a block of a kernel computes, and what it needs to run.
 struct GroupedGrid {
   int32_t outputs, rows;
   int threads, shared_bytes;
@@ -41,7 +41,7 @@ void LaunchBlocks(const GroupedWeight& weight, const GroupedCodeParams& params, 
                 weight, params, stream);
 }
 
-// There are so many panels of all experts that a warp for each keeps all processors busy.
+// A warp for each panel: all experts together have enough panels to keep all processors busy.
 template <Expansion kExpansion, int kColumns>
 void LaunchWarps(const GroupedWeight& weight, const GroupedCodeParams& params, void* stream) {
   using Shape = WarpShape<kColumns>;
