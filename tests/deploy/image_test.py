@@ -200,10 +200,12 @@ class Dockerfiles(unittest.TestCase):
 
     def test_the_targets_are_those_of_the_gates(self):
         architectures = re.search(r'CMAKE_CUDA_ARCHITECTURES "([^"]*)"', (ROOT / "cmake/Dependencies.cmake").read_text())[1].split(";")
-        targets = re.search(r"TARGETS = (\[.*\])", (ROOT / "scripts/cuda-gates").read_text())[1]
-        native = [f"sm_{name.removesuffix('-real')}" for name in architectures if name.endswith("-real")]
-        self.assertEqual(native, json.loads(targets))
+        targets = json.loads(re.search(r"TARGETS = (\{.*\})", (ROOT / "scripts/cuda-gates").read_text())[1])
+        native = {f"sm_{name[:-5]}": f"-arch=sm_{name[:-5]}" for name in architectures if name.endswith("-real")}
+        newer = [flags for target, flags in targets.items() if target not in native]
+        self.assertEqual({target: flags for target, flags in targets.items() if target in native}, native)
         self.assertEqual([name for name in architectures if name.endswith("-virtual")], ["90-virtual"], "PTX for newer GPUs")
+        self.assertEqual([flags.split("=", 1)[1].split(",")[0] for flags in newer], ["arch=compute_90"], "compiled from that PTX")
 
     def test_the_library_kernels_are_compiled_as_for_the_gates(self):
         options = re.search(r"<COMPILE_LANGUAGE:CUDA>:([^>]*)>", (ROOT / "kernels/library.cmake").read_text())[1].split(";")

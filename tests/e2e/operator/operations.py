@@ -139,8 +139,8 @@ class Cluster:
                               env=os.environ | (environment or {}))
 
     def generate(self, prompt="Once upon a time", tokens=16, *more):
-        """The last JSON line of an answer, or the error's, and the exit code."""
-        result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", tokens, *more, prompt)
+        """The last JSON line of an answer, or the error's, and the exit code. The same prompt has the same answer."""
+        result = self.cli("generate", "--endpoint", self.router.listen, "--json", "--stats", "--max-tokens", tokens, "--seed", 1, *more, prompt)
         lines = result.stdout.strip().splitlines()
         return result.returncode, json.loads(lines[-1]) if lines else {"stderr": result.stderr}
 
