@@ -199,7 +199,8 @@ cuda::Product CudaLayers::Mlp(const CudaLayer& layer, int32_t rows) const {
   return MultiplyShared(layer.down, rows);
 }
 
-// The expert that all tokens use is the layer's MLP.
+// The expert that all tokens use is the layer's MLP. Of several GPUs each adds up its part of all
+// experts first.
 cuda::Product CudaLayers::Experts(const CudaLayer& layer, int32_t rows) const {
   CudaScratch& s = parts_.scratch;
   const ExpertPass pass({.config = parts_.config.experts,
@@ -209,8 +210,12 @@ cuda::Product CudaLayers::Experts(const CudaLayer& layer, int32_t rows) const {
                          .rows = rows,
                          .stream = parts_.stream});
   pass.AddRouted(s.input.as<Bf16>());
-  if (layer.experts->shared) pass.AddShared(Mlp(layer, rows));
-  return pass.sums();
+  if (layer.experts->shared) {
+    Activate(Multiply(layer.gate_up, rows), rows);
+    pass.AddShared(Multiply(layer.down, rows));
+  }
+  if (parts_.exchange == nullptr) return pass.sums();
+  return parts_.exchange->Sum(pass.sums(), rows, parts_.stream);
 }
 
 void CudaLayers::Finish(int32_t layer, CudaStep& step) const {

@@ -18,9 +18,8 @@ bool HasOtherActivation(const ModelConfig& config) {
 }
 
 // The first part of a mixture of experts that the kernels do not implement. Empty if there is none.
-std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
+std::string_view UnsupportedExperts(const ExpertConfig& experts) {
   if (experts.count == 0) return {};
-  if (ranks > 1) return "experts on several GPUs (tensor_parallel above 1)";
   const bool clamped = experts.gate_limit != 0;
   if (experts.biases && !clamped) return "experts with biases and a plain gate";
   if (clamped && experts.shared_intermediate > 0) {
@@ -39,7 +38,7 @@ std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
 std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
   if (config.hidden > cuda::kHiddenMax) return "hidden_size above 16384";
   if (config.HasLatents()) return "multi-head latent attention (kv_lora_rank)";
-  if (const auto part = UnsupportedExperts(config.experts, ranks); !part.empty()) return part;
+  if (const auto part = UnsupportedExperts(config.experts); !part.empty()) return part;
   if (HasOtherActivation(config)) return "another activation of its MLP (hidden_act)";
   if (RotatesUnevenly(config.rope) || RotatesUnevenly(config.local_rope)) {
     return "a partial_rotary_factor that rotates other than a multiple of 8 dimensions";

@@ -11,6 +11,7 @@
 #include "model/cuda/cuda_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/cuda/rounded_weights.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"
 

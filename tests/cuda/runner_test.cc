@@ -15,6 +15,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/sampler/sampler.h"
+#include "tests/cuda/rounded_weights.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"
 
@@ -446,7 +447,7 @@ TEST(CudaRunner, RefusesEachPart) {
   };
   using Mixture = ExpertConfig&;
   EXPECT_FALSE(experts([](Mixture) {}));
-  EXPECT_TRUE(experts([](Mixture) {}, 2));
+  EXPECT_FALSE(experts([](Mixture) {}, 2));
   EXPECT_TRUE(experts([](Mixture m) { m.biases = true; }));
   EXPECT_FALSE(experts([](Mixture m) { m.gate_limit = 7; }));
   EXPECT_FALSE(experts([](Mixture m) { m.biases = true, m.gate_limit = 7; }));

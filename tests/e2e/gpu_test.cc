@@ -143,7 +143,11 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
 
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.
-class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {};
+class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  // Of the bundled model, or of that in a folder.
+  static void WorkTogether(const std::string& model);
+};
 
 std::vector<std::string> OnGpus(int count) {
   std::vector<std::string> flags = kOnGpu;
@@ -152,14 +156,15 @@ std::vector<std::string> OnGpus(int count) {
   return flags;
 }
 
-TEST_P(DegreesTest, WorkTogether) {
+void DegreesTest::WorkTogether(const std::string& model) {
   const TempFolder folder;
   const std::string log = folder.path() + "/nccl";
   const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
   const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
-  LocalGenerator local(ModelFolder());
+  LocalGenerator local(model);
   {
-    Cluster cluster({.prefill_flags = OnGpus(GetParam().first),
+    Cluster cluster({.model = model,
+                     .prefill_flags = OnGpus(GetParam().first),
                      .decode_flags = OnGpus(GetParam().second),
                      .worker_suffix = "-emulated"});
     CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4));
@@ -167,6 +172,15 @@ TEST_P(DegreesTest, WorkTogether) {
   }
   EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
   EXPECT_EQ(ReadFile(log).find("aborted"), std::string::npos) << ReadFile(log);
+}
+
+TEST_P(DegreesTest, WorkTogether) { WorkTogether(ModelFolder()); }
+
+// Each GPU has a part of every expert.
+TEST_P(DegreesTest, ShareExperts) {
+  const TempFolder model;
+  WriteGptOssModel(model.path());
+  WorkTogether(model.path());
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
