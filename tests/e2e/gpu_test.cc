@@ -141,6 +141,23 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
                                          Mixture{"Qwen3-MoE", "int4"},
                                          Mixture{"gpt-oss", "checkpoint"}));
 
+// Guesses of a model on the same GPU, which are often right: no token changes.
+TEST(GpuDraftModelTest, ChangesNoToken) {
+  LocalGenerator local({.model = ModelFolder(),
+                        .step_tokens = 512,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  const std::vector<std::string> decode = {
+      "--device=cuda:0",      "--gpu_memory_utilization=0.042", "--draft_model=" + ModelFolder(),
+      "--draft_weights=int4", "--draft_kv_memory=4MiB",         "--max_draft_tokens=4",
+      "--random_drafts"};
+  Cluster cluster({.prefill_flags = kOnGpu, .decode_flags = decode, .worker_suffix = "-emulated"});
+  CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 40, /*tokens_max=*/24));
+  const auto state = cluster.decode()[0].State();
+  EXPECT_GT(state->draft_model_tokens_accepted(), 0u) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.
 class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {

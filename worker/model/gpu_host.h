@@ -20,6 +20,7 @@ struct GpuOptions {
   double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
   int32_t step_tokens = 512;        // maximum of one step
   int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
+  uint64_t page_bytes_max = 0;      // the same in bytes of all pages
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;

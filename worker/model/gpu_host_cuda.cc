@@ -123,6 +123,16 @@ class ManyGpus final : public GpuHost {
   const std::unique_ptr<TensorParallelRunner> runner_;
 };
 
+// The blocks that the options allow.
+absl::StatusOr<int64_t> BlocksMax(const GpuOptions& options, const KvLayout& layout) {
+  const int64_t most = options.blocks_max > 0 ? options.blocks_max : INT64_MAX;
+  if (options.page_bytes_max == 0) return most;
+  const auto blocks = static_cast<int64_t>(options.page_bytes_max / layout.BlockStride());
+  if (blocks >= 1) return std::min(blocks, most);
+  return InvalidArgument("kv_memory is {}; one block of this model takes {}",
+                         FormatBytes(options.page_bytes_max), FormatBytes(layout.BlockStride()));
+}
+
 absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuOptions& options,
                                       const KvLayout& layout) {
   const cuda::DeviceInfo info = device.Look();
@@ -131,7 +141,8 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
   const size_t used = info.memory_bytes - info.free_bytes + kReserveBytes;
   const size_t left = share > used ? share - used : 0;
   const auto blocks = static_cast<int64_t>(left / layout.BlockStride());
-  if (blocks >= 1) return options.blocks_max > 0 ? std::min(blocks, options.blocks_max) : blocks;
+  ASSIGN_OR_RETURN(const int64_t most, BlocksMax(options, layout));
+  if (blocks >= 1) return std::min(blocks, most);
   return ResourceExhausted(
       "cuda:{} has {}, of which {} are in use with the weights and a reserve of {}: a "
       "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
