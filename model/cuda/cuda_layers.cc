@@ -125,7 +125,7 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
                     .rows = rows,
                     .rotary_dims = angles.dims,
                     .kv = cuda::PlanesOf(step.kv, layer),
-                    .slots = step.At<int64_t>(step.slots)},
+                    .slots = step.At<int64_t>(step.InRows(layer) ? step.row_slots : step.slots)},
                    parts_.stream);
 }
 
@@ -160,7 +160,7 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
                    .output = s.input.as<Bf16>(),
                    .output_stride = width,
                    .kv = cuda::PlanesOf(step.kv, layer),
-                   .tables = step.At<uint32_t>(at.tables),
+                   .tables = step.At<uint32_t>(step.InRows(layer) ? at.row_tables : at.tables),
                    .table_stride = a.table_stride,
                    .sequences = step.At<cuda::AttentionSequence>(at.sequences),
                    .wide = step.At<cuda::AttentionTile>(at.wide),

@@ -138,6 +138,7 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   StepInputs inputs;
   step.tokens = inputs.Add(batch.tokens);
   step.slots = inputs.Add(batch.slots);
+  step.row_slots = inputs.Add(batch.row_slots);
   step.angles[static_cast<size_t>(LayerRope::kMain)] =
       AddAngles(s.frequencies, config_.rope, batch.positions, inputs);
   step.angles[static_cast<size_t>(LayerRope::kLocal)] =

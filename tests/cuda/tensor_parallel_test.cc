@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 #include "kernels/page_copier.h"
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"

@@ -13,6 +13,7 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
+#include "tests/e2e/models/window_model.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 
@@ -140,6 +141,35 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
                          testing::Values(Mixture{"Qwen3-MoE", "checkpoint"},
                                          Mixture{"Qwen3-MoE", "int4"},
                                          Mixture{"gpt-oss", "checkpoint"}));
+
+// A model in which four of five layers have a window: GPUs have memory for those layers of the
+// blocks in some sequence's window only. Tokens are those of one process that keeps all.
+TEST(GpuWindowTest, LayersWithAWindowHaveRowsOfTheirOwn) {
+  const TempFolder model;
+  WriteWindowModel(model.path(), 64, WindowedLayersOf::kAllButThird);
+  LocalGenerator local({.model = model.path(),
+                        .step_tokens = 512,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  std::vector<std::string> decode = kOnGpu;
+  decode.emplace_back("--dram_memory=16MiB");
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
+  Cluster cluster({.model = model.path(),
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, 300}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/20));
+  }
+  for (WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
+    const auto state = worker->State();
+    EXPECT_GT(state->kv_rows_total(), 0u);
+    EXPECT_LT(state->kv_rows_total(), state->kv_blocks_total());
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
 
 // Guesses of a model on the same GPU, which are often right: no token changes.
 TEST(GpuDraftModelTest, ChangesNoToken) {

@@ -265,6 +265,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .kernels = options.gpu_kernels,
                  .block_tokens = options.block_tokens,
                  .dtype = format.dtype,
+                 .splits_pages = options.splits_kv,
                  .threads = threads};
   if (options.limits_gpu_pool) {
     ASSIGN_OR_RETURN(gpu.page_bytes_max, ParseBytes(options.kv_memory));
@@ -277,7 +278,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
   host.start = host.gpu->start;
   host.runner = &host.gpu->runner();
   host.layout = host.gpu->pages().layout;
-  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
+  ASSIGN_OR_RETURN(host.pool, host.gpu->MakePool());
   return absl::OkStatus();
 }
 

@@ -47,8 +47,8 @@ struct ModelHost {
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.
     ThreadPool* shared_threads = nullptr;
-    // Give the layers with a window less memory than the others (SplitKvMemory), on a CPU. The
-    // callers must then hold rows (BlockCredit::MoveWindow).
+    // Give the layers with a window less memory than the others (SplitKvMemory), on a CPU or one
+    // GPU. The callers must then hold rows (BlockCredit::MoveWindow).
     bool splits_kv = false;
   };
 
