@@ -33,7 +33,11 @@ const Rooms kRooms = {
     {"kernels/cuda/device/attention", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/cuda/device/experts",
      {"kernels/cuda", "kernels/cuda/device", "kernels/cuda/device/weights"}},
+    {"kernels/cuda/device/latents",
+     {"kernels/cuda", "kernels/cuda/device", "kernels/cuda/device/attention",
+      "kernels/cuda/latents"}},
     {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
+    {"kernels/cuda/latents", {"kernels/cuda"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
     {"model/gguf/file", {"base"}},
