@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -65,6 +66,8 @@ struct AttentionPlan {
 struct TileRows {
   int32_t wide = kWideRows;
   int32_t narrow_max = kNarrowRowsMax;
+  // The most shares of a step: sequences that would need more have wide tiles.
+  int32_t shares_max = std::numeric_limits<int32_t>::max();
 };
 
 // Plans a step; `group` is the number of query heads per KV head.

@@ -32,7 +32,8 @@ AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
     const auto sequence = static_cast<int32_t>(i);
-    if (s.rows * group <= tiles.narrow_max) {
+    const int64_t shares = int64_t{SplitsOf(s.position + s.rows)} * s.rows * group;
+    if (s.rows * group <= tiles.narrow_max && plan.shares + shares <= tiles.shares_max) {
       AddNarrow(s, sequence, group, plan);
       continue;
     }

@@ -135,7 +135,7 @@ void Compare(const std::vector<Bf16>& latents, int position, const Query& query,
   for (int i = 0; i < kLatentRank; ++i) sums.Add(ToFloat(Bf16{got[i]}), want[i] / total);
 }
 
-std::vector<uint16_t> RunHeads(const HeadCase& c, const std::vector<Bf16>& x,
+std::vector<uint16_t> RunHeads(const HeadProductCase& c, const std::vector<Bf16>& x,
                                const std::vector<Bf16>& w) {
   const auto rows = static_cast<int32_t>(std::ssize(x) / (c.heads * c.input_step));
   const DeviceArray<Bf16> input(x), matrices(w), output(size_t{1} * rows * c.heads * c.outputs);
@@ -152,10 +152,10 @@ std::vector<uint16_t> RunHeads(const HeadCase& c, const std::vector<Bf16>& x,
   return BitsOf(output);
 }
 
-std::vector<Bf16> HeadInput(const HeadCase& c) {
+std::vector<Bf16> HeadInput(const HeadProductCase& c) {
   return RandomBf16(int64_t{c.rows} * c.heads * c.input_step, c.seed);
 }
-std::vector<Bf16> HeadMatrices(const HeadCase& c) {
+std::vector<Bf16> HeadMatrices(const HeadProductCase& c) {
   return RandomBf16(int64_t{c.heads} * c.outputs * c.inputs, c.seed + 1);
 }
 
@@ -288,7 +288,7 @@ AttentionResult RunLatentAttention(const LatentCase& c) {
   return result;
 }
 
-double HeadDeviation(const HeadCase& c) {
+double HeadDeviation(const HeadProductCase& c) {
   const std::vector<Bf16> x = HeadInput(c), w = HeadMatrices(c);
   const std::vector<uint16_t> got = RunHeads(c, x, w);
   Worst worst;
@@ -304,7 +304,7 @@ double HeadDeviation(const HeadCase& c) {
   return worst.value;
 }
 
-bool HeadProductsAreOfTheirRow(const HeadCase& c) {
+bool HeadProductsAreOfTheirRow(const HeadProductCase& c) {
   const std::vector<Bf16> x = HeadInput(c), w = HeadMatrices(c);
   const std::vector<uint16_t> all = RunHeads(c, x, w);
   const int64_t width = int64_t{c.heads} * c.input_step, outputs = int64_t{c.heads} * c.outputs;

@@ -19,7 +19,7 @@ struct LatentCase {
 // Its bits are [row][head][kLatentRank].
 AttentionResult RunLatentAttention(const LatentCase& c);
 
-struct HeadCase {
+struct HeadProductCase {
   int32_t heads = 3;
   int32_t rows = 5;
   int32_t inputs = 128;
@@ -29,9 +29,9 @@ struct HeadCase {
 };
 // The worst deviation of a head's product from one in double precision, relative to the root of the
 // number of inputs.
-double HeadDeviation(const HeadCase& c);
+double HeadDeviation(const HeadProductCase& c);
 // True if each row has the bits that it has without other rows.
-bool HeadProductsAreOfTheirRow(const HeadCase& c);
+bool HeadProductsAreOfTheirRow(const HeadProductCase& c);
 
 // The worst deviation of normalised latents of `width`, summed from `slices`, from one in double
 // precision.

@@ -101,6 +101,18 @@ TEST(LatentPlan, SplitsOneTokenOfEveryHead) {
   EXPECT_EQ(plan.wide.size(), 16u);
 }
 
+TEST(LatentPlan, LimitsTheMemoryOfShares) {
+  std::vector<AttentionSequence> sequences;
+  for (int32_t i = 0; i < 100; ++i) {
+    sequences.push_back({.first_row = i, .rows = 1, .position = i == 99 ? 0 : 5000});
+  }
+  const AttentionPlan plan = PlanAttention(sequences, /*group=*/128, kLatentTiles);
+  EXPECT_EQ(plan.shares, 50 * 1280);
+  EXPECT_EQ(plan.narrow.size(), 51u * 8);  // the last needs no shares
+  EXPECT_EQ(plan.wide.size(), 49u * 8);
+  EXPECT_LE(NarrowScratchBytes(plan.shares, 1, kLatentRank), size_t{128} << 20);
+}
+
 TEST(LatentSupport, NamesWhatTheKernelsTake) {
   const KvPlanes right{.kv_heads = 1, .head_dim = kLatentRow};
   EXPECT_TRUE(SupportsLatents(right));
@@ -116,11 +128,12 @@ TEST(LatentSupport, NamesWhatTheKernelsTake) {
 }
 
 TEST(HeadProducts, AreWhatTheOracleSays) {
-  for (const HeadCase& c : {HeadCase{}, HeadCase{.heads = 1, .rows = 1, .inputs = 8},
-                            HeadCase{.rows = 17, .inputs = 24, .outputs = 72, .input_step = 88},
-                            HeadCase{.rows = 33, .inputs = 128, .outputs = 512, .input_step = 192},
-                            HeadCase{.heads = 2, .rows = 130, .inputs = 512, .input_step = 512},
-                            HeadCase{.rows = 70, .inputs = 40, .outputs = 136}}) {
+  for (const HeadProductCase& c :
+       {HeadProductCase{}, HeadProductCase{.heads = 1, .rows = 1, .inputs = 8},
+        HeadProductCase{.rows = 17, .inputs = 24, .outputs = 72, .input_step = 88},
+        HeadProductCase{.rows = 33, .inputs = 128, .outputs = 512, .input_step = 192},
+        HeadProductCase{.heads = 2, .rows = 130, .inputs = 512, .input_step = 512},
+        HeadProductCase{.rows = 70, .inputs = 40, .outputs = 136}}) {
     UnderEverySchedule([&] { EXPECT_LT(HeadDeviation(c), 8e-3) << c.rows; });
   }
 }

@@ -18,9 +18,9 @@ namespace penstock::cuda {
 // rotated key behind it.
 constexpr int32_t kLatentRank = 512, kLatentRopeDims = 64;
 constexpr int32_t kLatentRow = kLatentRank + kLatentRopeDims;
-// Attention of a prompt's rows needs no wider tiles: registers hold the outputs of 16 rows only.
-// One token of 128 heads is split.
-constexpr TileRows kLatentTiles = {.wide = kNarrowRows, .narrow_max = 128};
+// Attention of a prompt's rows has no wider tiles: registers hold the outputs of 16 rows only. One
+// token of 128 heads is split, as long as the shares of a step take 128 MiB at most.
+constexpr TileRows kLatentTiles = {.wide = kNarrowRows, .narrow_max = 128, .shares_max = 65000};
 
 // True if the pages are of latents in bf16 that the kernels take, with 16 to 1,024 tokens.
 bool SupportsLatents(const KvPlanes& kv);

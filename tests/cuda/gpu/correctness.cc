@@ -209,7 +209,8 @@ void CheckLatents(bool small, Report& report) {
     report.checks.push_back({name + ", bits", Number(RunLatentAttention(c).bits == wide), 1});
   }
   for (const int32_t rows : {5, 64, 130}) {
-    const HeadCase c{.heads = small ? 2 : 16, .rows = rows, .outputs = 512, .input_step = 192};
+    const HeadProductCase c{
+        .heads = small ? 2 : 16, .rows = rows, .outputs = 512, .input_step = 192};
     const std::string name = "heads' products of " + std::to_string(rows) + " rows";
     report.checks.push_back({name, HeadDeviation(c), 8e-3});
     report.checks.push_back({name + ", alone", Number(HeadProductsAreOfTheirRow(c)), 1});

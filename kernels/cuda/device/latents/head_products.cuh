@@ -36,21 +36,19 @@ struct HeadPart {
   }
 };
 
-// Grid: blocks of 64 outputs x 1 x (heads x chunks of 8 * kColumns rows).
+// For up to 8 * kColumns rows. Grid: blocks of 64 outputs x 1 x heads.
 template <int kColumns>
 __global__ void __launch_bounds__(kSkinnyWarps * 32)
     HeadSkinnyKernel(const __grid_constant__ HeadProductParams p) {
-  constexpr int kRows = SkinnyShape<kColumns>::kRows;
-  const HeadPart head(p, BlockZ() % p.heads);
-  const int first = BlockZ() / p.heads * kRows, rows = p.rows - first;
+  const HeadPart head(p, BlockZ());
   const SkinnyParams part{.weight = head.weight,
-                          .input = head.input + first * head.input_stride,
+                          .input = head.input,
                           .input_stride = head.input_stride,
-                          .rows = rows < kRows ? rows : kRows,
+                          .rows = p.rows,
                           .slice_inputs = WholeSlice(p.inputs)};
   SkinnyWarp<kColumns> warp(part);
   warp.Run();
-  warp.ForEach([&](int row, int column, float sum) { head.Set(first + row, column, sum); });
+  warp.ForEach([&](int row, int column, float sum) { head.Set(row, column, sum); });
 }
 
 // Grid: tiles of rows x tiles of outputs x heads.

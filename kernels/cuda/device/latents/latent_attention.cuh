@@ -6,7 +6,7 @@
 // both are in registers, and their bits are equal.
 //
 // This room, kernels/cuda/device/latents, has the kernels of latent attention. It may use
-// kernels/cuda, kernels/cuda/latents, kernels/cuda/device and kernels/cuda/device/attention.
+// kernels/cuda/latents, kernels/cuda/device and kernels/cuda/device/attention.
 
 #include "kernels/cuda/device/attention/narrow_attention.cuh"
 #include "kernels/cuda/latents/latents.h"

@@ -9,11 +9,10 @@ int Pieces(int64_t size, int64_t each) { return static_cast<int>((size + each - 
 
 template <int kColumns>
 void LaunchSkinny(const HeadProductParams& params, void* stream) {
-  using Shape = SkinnyShape<kColumns>;
   const LaunchShape shape{.x = Pieces(params.outputs, 16 * kSkinnyWarps),
-                          .z = params.heads * Pieces(params.rows, Shape::kRows),
+                          .z = params.heads,
                           .threads = kSkinnyWarps * 32,
-                          .shared_bytes = Shape::kSharedBytes};
+                          .shared_bytes = SkinnyShape<kColumns>::kSharedBytes};
   Launch(&HeadSkinnyKernel<kColumns>, shape, params, stream);
 }
 
