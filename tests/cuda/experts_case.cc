@@ -197,7 +197,7 @@ double ScoreDeviation(int rows, int count, int hidden, uint64_t seed, bool bias)
       want += double{ToFloat(x[i / count * hidden + k])} * vectors[i % count * hidden + k];
     }
     const double off = std::abs(scores[i] - want) / std::sqrt(hidden);
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   }
   return worst;
 }
@@ -251,7 +251,7 @@ double RouteDeviation(const RouteCase& c) {
   double worst = 0;
   const auto compare = [&](float weight, double want) {
     const double off = std::abs(weight - want);
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   };
   for (int r = 0; r < c.rows; ++r) {
     const float* scores = inputs.scores.data() + int64_t{r} * CountOf(c);
@@ -374,7 +374,7 @@ double ClampedGateDeviation(int pairs, int width, int slices, bool bias, uint64_
     const double up = std::clamp(value(width + i % width), -double{kLimit}, double{kLimit});
     const double want = gate * SigmoidInDouble(1.702 * gate) * (up + 1);
     const double off = std::abs(ToFloat(got[i]) - want) / std::max(1.0, std::abs(want));
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   }
   return worst;
 }

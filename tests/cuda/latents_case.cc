@@ -191,7 +191,7 @@ struct Worst {
   double value = 0;
   void Add(double got, double want) {
     const double off = std::fabs(got - want) / std::max(1.0, std::fabs(want));
-    value = off <= value ? value : off;
+    if (off > value || std::isnan(off)) value = off;
   }
 };
 
