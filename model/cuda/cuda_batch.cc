@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/cuda/latents/latents.h"
 #include "model/sampler/token_draw.h"
 
 namespace penstock {
@@ -63,13 +64,15 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
         {.first_row = attention.rows, .rows = part.rows, .position = part.position});
     attention.rows += part.rows;
   }
-  attention.plan = cuda::PlanAttention(attention.sequences, group);
+  const cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
+  attention.plan = cuda::PlanAttention(attention.sequences, group, tiles);
   return attention;
 }
 
 }  // namespace
 
-CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
+CudaBatch::CudaBatch(const StepArgs& args, int32_t group)
+    : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
   std::vector<Part> parts, last_parts;
   std::vector<size_t> last_of;  // indices of the sequences of last_parts
@@ -99,14 +102,16 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
 
 bool CudaBatch::paddable() const {
   return all_last && draws.size() <= tokens.size() && all.plan.wide.empty() &&
-         all.plan.narrow.size() <= tokens.size();
+         all.plan.narrow.size() <= tokens.size() * static_cast<size_t>(row_tiles_);
 }
 
 CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
   const auto rows = static_cast<uint32_t>(all.rows);
   const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
-  return {.rows = std::min(static_cast<int32_t>(padded), rows_max),
+  const int32_t at_most = std::min(static_cast<int32_t>(padded), rows_max);
+  return {.rows = at_most,
           .table_stride = RoundUpSize(all.table_stride),
+          .narrow = at_most * row_tiles_,
           .items = static_cast<int32_t>(RoundUpSize(static_cast<int64_t>(all.plan.items.size())))};
 }
 
@@ -134,7 +139,7 @@ void CudaAttention::PadTo(const CudaBatchShape& shape) {
   table_stride = shape.table_stride;
   rows = shape.rows;
   sequences.resize(shape.rows);
-  plan.narrow.resize(shape.rows);
+  plan.narrow.resize(shape.narrow);
   plan.items.resize(shape.items);
 }
 

@@ -14,7 +14,8 @@ namespace penstock {
 struct CudaBatchShape {
   int32_t rows = 0;
   int64_t table_stride = 0;
-  int32_t items = 0;  // splits of narrow tiles
+  int32_t narrow = 0;  // narrow tiles
+  int32_t items = 0;   // splits of these
 
   bool operator==(const CudaBatchShape&) const = default;
 };
@@ -61,6 +62,8 @@ struct CudaBatch {
   std::vector<cuda::SampleRow> draws;
 
  private:
+  int32_t row_tiles_;  // narrow tiles of a token
+
   // `last_of` are the sequences of `last_rows`.
   void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
 };

@@ -6,6 +6,7 @@
 
 #include "model/cuda/code_sections.h"
 #include "model/cuda/cuda_upload.h"
+#include "model/cuda/latents/latent_heads.h"
 
 namespace penstock {
 namespace {
@@ -193,12 +194,7 @@ class Uploader {
                      CudaLayer& layer) {
     RETURN_IF_ERROR(Norms(from, layer));
     RETURN_IF_ERROR(Sinks(from.sinks, config, shard, layer.sinks));
-    RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
-                           "qkv projection", layer.qkv));
-    const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
-    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
-                           InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
-                           "output projection", layer.attention_output));
+    RETURN_IF_ERROR(Attention(from, config, shard, layer));
     if (from.experts.has_value()) return Experts(*from.experts, shard, layer);
     const bool gate = config.names.HasGate();
     const int64_t width = ShardWidth(from.down, shard);
@@ -211,6 +207,57 @@ class Uploader {
   }
 
  private:
+  absl::Status Attention(const LayerWeights& from, const ModelConfig& config,
+                         const ModelShard& shard, CudaLayer& layer) {
+    if (from.latents.has_value()) return Latents(from, config, layer);
+    RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
+                           "qkv projection", layer.qkv));
+    const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
+    return Matrix(from.attention_output, from.attention_output_bias,
+                  InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
+                  "output projection", layer.attention_output);
+  }
+
+  // Whole: CheckCudaModel refuses latents where a worker has several GPUs.
+  absl::Status Latents(const LayerWeights& from, const ModelConfig& config, CudaLayer& layer) {
+    const LatentWeights& latents = *from.latents;
+    DeviceLatents& target = layer.latents.emplace();
+    RETURN_IF_ERROR(Matrix(from.qkv, {}, WholeOf(from.qkv), "projection to queries", layer.qkv));
+    RETURN_IF_ERROR(Matrix(latents.down, {}, WholeOf(latents.down), "projection to latents",
+                           layer.latent_down));
+    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
+                           WholeOf(from.attention_output), "output projection",
+                           layer.attention_output));
+    if (!latents.query_norm.empty()) {
+      RETURN_IF_ERROR(Matrix(latents.query_down, {}, WholeOf(latents.query_down),
+                             "projection to what queries are products of", layer.query_down));
+    }
+    RETURN_IF_ERROR(Floats(latents.norm, "norm of latents", target.norm));
+    RETURN_IF_ERROR(Floats(latents.query_norm, "norm of queries", target.query_norm));
+    const LatentHeads heads(config, latents);
+    RETURN_IF_ERROR(
+        Heads(heads, LatentHeads::Kind::kQueries, "matrices of heads' queries", target.queries));
+    return Heads(heads, LatentHeads::Kind::kValues, "matrices of heads' values", target.values);
+  }
+
+  absl::Status Heads(const LatentHeads& from, LatentHeads::Kind kind, const char* what,
+                     DeviceHeads& target) {
+    target.outputs = from.outputs(kind);
+    target.inputs = from.inputs(kind);
+    const size_t bytes =
+        sizeof(Bf16) * static_cast<size_t>(target.outputs) * static_cast<size_t>(target.inputs);
+    ASSIGN_OR_RETURN(target.memory,
+                     cuda::DeviceBuffer::Create(static_cast<size_t>(from.heads()) * bytes, what));
+    return upload_.Send(
+        from.heads(), bytes,
+        [&](int64_t first, int64_t count, std::byte* to) {
+          for (int64_t head = first; head < first + count; ++head, to += bytes) {
+            from.Read(kind, head, reinterpret_cast<Bf16*>(to));
+          }
+        },
+        target.memory.as<std::byte>());
+  }
+
   absl::Status Norms(const LayerWeights& from, CudaLayer& layer) {
     RETURN_IF_ERROR(Floats(from.attention_norm, "attention norm", layer.attention_norm));
     RETURN_IF_ERROR(Floats(from.attention_output_norm, "norm of attention's output",
@@ -385,6 +432,8 @@ size_t BytesOf(const CudaMatrix& matrix) {
 
 std::vector<const CudaMatrix*> CudaLayer::Matrices() const {
   std::vector<const CudaMatrix*> matrices = {&qkv, &attention_output};
+  if (latents.has_value()) matrices.push_back(&latent_down);
+  if (query_down.weight.outputs > 0) matrices.push_back(&query_down);
   if (HasMlp()) matrices.insert(matrices.end(), {&gate_up, &down});
   return matrices;
 }
@@ -419,6 +468,7 @@ size_t CudaWeights::bytes() const {
              layer.k_norm.bytes() + layer.sinks.bytes();
     for (const CudaMatrix* matrix : layer.Matrices()) bytes += BytesOf(*matrix);
     if (layer.experts.has_value()) bytes += layer.experts->bytes();
+    if (layer.latents.has_value()) bytes += layer.latents->bytes();
   }
   return bytes;
 }

@@ -13,6 +13,7 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
+#include "tests/e2e/models/latent_model.h"
 #include "tests/e2e/models/window_model.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
@@ -141,6 +142,34 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
                          testing::Values(Mixture{"Qwen3-MoE", "checkpoint"},
                                          Mixture{"Qwen3-MoE", "int4"},
                                          Mixture{"gpt-oss", "checkpoint"}));
+
+// Latent attention with groups of experts. Pages of latents go by the host's memory or the GPU's,
+// as they are or encoded without loss.
+class GpuLatentTest : public testing::TestWithParam<const char*> {};  // by codec
+TEST_P(GpuLatentTest, AnswersAreThoseOfOneProcess) {
+  constexpr int kLongest = 530;  // with splits of attention
+  const TempFolder model;
+  WriteLargeLatentModel(model.path());
+  LocalGenerator local({.model = model.path(),
+                        .step_tokens = kLongest,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.045});
+  const std::vector<std::string> decode = {"--device=cuda:0", "--gpu_memory_utilization=0.045"};
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128",
+                                 std::string("--wire_codec=") + GetParam()});
+  Cluster cluster({.model = model.path(),
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, kLongest}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, GpuLatentTest, testing::Values("raw", "lx16"));
 
 // A model in which four of five layers have a window: GPUs have memory for those layers of the
 // blocks in some sequence's window only. Tokens are those of one process that keeps all.
