@@ -10,11 +10,11 @@
 namespace penstock {
 namespace {
 
-// One sequence's rows [first, first + rows) of the batch, at positions from `position` on.
+// One sequence's rows of the batch, in slots from `slot` on.
 struct Part {
   const SequenceStep* sequence = nullptr;
   int32_t rows = 0;
-  int32_t position = 0;
+  int32_t slot = 0;
 };
 
 cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
@@ -39,15 +39,15 @@ CudaAttention Plan(const std::vector<Part>& parts, const KvLayout& layout, int32
   CudaAttention attention;
   for (const Part& part : parts) {
     attention.table_stride =
-        std::max(attention.table_stride, layout.BlocksFor(part.position + part.rows));
+        std::max(attention.table_stride, layout.BlocksFor(part.slot + part.rows));
   }
   for (const Part& part : parts) {
-    const auto blocks = part.sequence->blocks.first(layout.BlocksFor(part.position + part.rows));
+    const auto blocks = part.sequence->blocks.first(layout.BlocksFor(part.slot + part.rows));
     const size_t first = attention.tables.size();
     attention.tables.insert(attention.tables.end(), blocks.begin(), blocks.end());
     attention.tables.resize(first + attention.table_stride);
     attention.sequences.push_back(
-        {.first_row = attention.rows, .rows = part.rows, .position = part.position});
+        {.first_row = attention.rows, .rows = part.rows, .position = part.slot});
     attention.rows += part.rows;
   }
   attention.plan = cuda::PlanAttention(attention.sequences, group);
@@ -63,15 +63,16 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
-    parts.push_back({&sequence, rows, sequence.position});
+    const int32_t first_slot = sequence.position - sequence.evicted;
+    parts.push_back({&sequence, rows, first_slot});
     for (int32_t row = 0; row < rows; ++row) {
-      const int32_t position = sequence.position + row;
+      const int32_t slot = first_slot + row;
       tokens.push_back(sequence.tokens[row]);
-      positions.push_back(position);
-      slots.push_back(int64_t{sequence.blocks[position / page]} * page + position % page);
+      positions.push_back(sequence.position + row);
+      slots.push_back(int64_t{sequence.blocks[slot / page]} * page + slot % page);
     }
     if (!sequence.wants_last()) continue;
-    last_parts.push_back({&sequence, 1, sequence.position + rows - 1});
+    last_parts.push_back({&sequence, 1, first_slot + rows - 1});
     last_of.push_back(i);
     last_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
   }

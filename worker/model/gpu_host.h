@@ -23,7 +23,8 @@ struct GpuOptions {
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
-  int threads = 1;  // of this machine, for the load of the weights and the check
+  bool evicts = false;  // as CudaRunner::Options::evicts
+  int threads = 1;      // of this machine, for the load of the weights and the check
 };
 
 // What the start of a model did.

@@ -266,6 +266,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                                                .kernels = options.gpu_kernels,
                                                .block_tokens = options.block_tokens,
                                                .dtype = format.dtype,
+                                               .evicts = options.evicts,
                                                .threads = threads}));
   host.weights_form = model->weights().MatricesName();
   host.checkpoint_fingerprint = model->Fingerprint();
