@@ -71,7 +71,7 @@ TEST(GpuEvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
     const std::string policy =
         slack ? fmt::format("{}:{}+32", name, keep) : fmt::format("{}:{}", name, keep);
     const TestRequest request =
-        PromptOf(150 + static_cast<int>(seed % 64), local.vocab(), seed, slack ? 50 : 12);
+        PromptOf(100 + static_cast<int>(seed % 32), local.vocab(), seed, slack ? 38 : 12);
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
