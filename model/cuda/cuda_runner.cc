@@ -176,13 +176,12 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
       observed_->Copy(queries, rows.first, rows.count, device_.stream());
     }
     observed_->Mark(device_.stream());
-    const bool goes_on = FinishLayer(i, step);
+    if (FinishLayer(i, step) && i + 1 == count && makes_logits()) layers().Logits(step);
     const View<const float, 2> taken = observed_->Await(all.count);
     RETURN_IF_ERROR(cuda::TakeStatus("a step"));
     args.on_queries(i, taken);
     const bool reports = args.on_layers_done && ((i + 1) % group == 0 || i + 1 == count);
     if (reports) args.on_layers_done(i / group * group, i + 1);
-    if (i + 1 == count && goes_on && makes_logits()) layers().Logits(step);
   }
   return Outputs(args, step);
 }
