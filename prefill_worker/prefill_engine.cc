@@ -297,8 +297,7 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
     tokens += chunk.tokens;
   }
   for (const PrefillChunk& chunk : chunks) AddBlended(chunk, steps);
-  const bool observes =
-      std::any_of(chunks.begin(), chunks.end(), [&](const auto& chunk) { return Observes(chunk); });
+  const std::vector<RowRange> observed = ObservedRows(chunks);
   const std::function<void(int32_t, View<const float, 2>)> on_queries =
       [&](int32_t layer, View<const float, 2> queries) { ObserveLayer(chunks, layer, queries); };
   const TimePoint start = clock_.Now();
@@ -308,7 +307,8 @@ absl::Status PrefillEngine::Compute(std::span<const PrefillChunk> chunks) {
        .logits = {},
        .on_layers_done = [&](int32_t first, int32_t last) { SendLayers(chunks, first, last); },
        .layers_per_group = options_.layers_per_group,
-       .on_queries = observes ? on_queries : nullptr});
+       .on_queries = observed.empty() ? nullptr : on_queries,
+       .observed = observed});
   const Duration step = clock_.Now() - start;
   CountCompute(chunks, step / tokens);
   MeasureTokenTime(step / tokens);

@@ -113,6 +113,7 @@ class PrefillEngine {
   bool EndsPrompt(const PrefillChunk& chunk) const;
   // Evictions (prefill_evictions.cc). True if the prompt's eviction needs the chunk's queries.
   bool Observes(const PrefillChunk& chunk) const;
+  std::vector<RowRange> ObservedRows(std::span<const PrefillChunk> chunks) const;
   static void SetCuts(const PrefillJob& job, const PromptEviction& eviction,
                       PrefillScheduler::Prompt& scheduled);
   static bool Compacts(const Prompt& prompt);

@@ -21,6 +21,19 @@ bool PrefillEngine::Observes(const PrefillChunk& chunk) const {
   return eviction != nullptr && eviction->Observes(chunk.begin + chunk.tokens);
 }
 
+// The rows of the step whose queries ObserveLayer takes.
+std::vector<RowRange> PrefillEngine::ObservedRows(std::span<const PrefillChunk> chunks) const {
+  std::vector<RowRange> observed;
+  int64_t row = 0;
+  for (const PrefillChunk& chunk : chunks) {
+    row += chunk.tokens - BlendedRows(chunk);
+    if (!Observes(chunk)) continue;
+    const int32_t count = prompts_.at(chunk.prompt).eviction->ObservedOf(chunk.tokens);
+    observed.push_back({.first = row - count, .count = count});
+  }
+  return observed;
+}
+
 // `queries` are those of the step's tokens, in the order of its chunks.
 void PrefillEngine::ObserveLayer(std::span<const PrefillChunk> chunks, int32_t layer,
                                  View<const float, 2> queries) {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/eviction/kv_evictor.h"
 
 namespace penstock {
 
@@ -33,15 +34,19 @@ bool PromptEviction::Observes(int32_t end) const {
   return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
 }
 
+int32_t PromptEviction::ObservedOf(int32_t tokens) const {
+  return rule_.sums ? tokens : std::min(tokens, rule_.observed);
+}
+
 void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
                              const ObservedLayer& chunk) {
   if (chunk.end > prompt_tokens_) {
     return queries_.Take(chunk.layer, chunk.queries, rule_.observed);
   }
   const KeyScoresArgs keys = Scores(attention, kv, chunk);
-  if (rule_.sums) AddAttention(attention.exec, keys);
+  if (rule_.sums) attention.evictor->AddAttention(keys);
   if (chunk.end < prompt_tokens_) return;
-  EvictLayer(attention.exec, {.keys = keys, .rule = rule_.keep, .to = chunk.kept});
+  EvictLayer(*attention.evictor, {.keys = keys, .rule = rule_.keep, .to = chunk.kept});
 }
 
 void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& kv, int32_t end) {

@@ -46,6 +46,8 @@ class PromptEviction {
 
   // True if a chunk that ends with token `end` must be shown to Observe.
   bool Observes(int32_t end) const;
+  // Of such a chunk, the number of last tokens whose queries are taken.
+  int32_t ObservedOf(int32_t tokens) const;
   // Takes the queries of a chunk. With the prompt's last one, copies what stays of the layer.
   void Observe(const EvictionAttention& attention, const PagedKv& kv, const ObservedLayer& chunk);
   // Compacts the sequence behind its token `end`, when the step has ended.

@@ -288,12 +288,14 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
   const bool completes = prefill && prefills_.NextIsLast();
   if (prefill) steps.push_back(prefills_.Next());
   if (completes) outputs_.Want(steps.back(), prefills_.Draws());
+  const Observation observation = ObservationOf(batch);
   const absl::Status status = outputs_.Run({.sequences = steps,
                                             .kv = pool_.view(),
                                             .logits = {},
                                             .on_layers_done = {},
                                             .layers_per_group = 0,
-                                            .on_queries = QueriesOf(batch),
+                                            .on_queries = observation.take,
+                                            .observed = observation.rows,
                                             .guesses = rows - batch.size()});
   ++steps_;
   RETURN_IF_ERROR(status);

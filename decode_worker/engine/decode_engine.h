@@ -139,7 +139,11 @@ class DecodeEngine {
   bool Compact(DecodeSequence& sequence);
   void KeepBlocks(DecodeSequence& sequence, size_t kept, const std::vector<bool>& shared);
   std::vector<bool> SharedBlocks(const DecodeSequence& sequence);
-  std::function<void(int32_t, View<const float, 2>)> QueriesOf(std::span<const uint64_t> batch);
+  struct Observation {
+    std::vector<RowRange> rows;                                 // StepArgs::observed
+    std::function<void(int32_t, View<const float, 2>)> take{};  // StepArgs::on_queries
+  };
+  Observation ObservationOf(std::span<const uint64_t> batch);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);

@@ -99,8 +99,8 @@ std::vector<bool> DecodeEngine::SharedBlocks(const DecodeSequence& sequence) {
 
 // Takes the queries that a compaction needs from the step that fills a sequence. Empty if it fills
 // none that needs them.
-std::function<void(int32_t, View<const float, 2>)> DecodeEngine::QueriesOf(
-    std::span<const uint64_t> batch) {
+DecodeEngine::Observation DecodeEngine::ObservationOf(std::span<const uint64_t> batch) {
+  Observation observation;
   std::vector<std::pair<uint64_t, int64_t>> observed;  // sequences, and the first row of theirs
   int64_t row = 0;
   for (const uint64_t id : batch) {
@@ -111,14 +111,19 @@ std::function<void(int32_t, View<const float, 2>)> DecodeEngine::QueriesOf(
       observed.emplace_back(id, last + *filling + 1 - sequence.queries_needed());
     }
   }
-  if (observed.empty()) return {};
-  return [this, observed = std::move(observed)](int32_t layer, View<const float, 2> queries) {
+  if (observed.empty()) return observation;
+  for (const auto& [id, first] : observed) {
+    observation.rows.push_back({.first = first, .count = running_.at(id).queries_needed()});
+  }
+  observation.take = [this, observed = std::move(observed)](int32_t layer,
+                                                            View<const float, 2> queries) {
     for (const auto& [id, first] : observed) {
       DecodeSequence& sequence = running_.at(id);
       const int32_t count = sequence.queries_needed();
       sequence.queries.Take(layer, {queries.row(first), {count, queries.dim(1)}}, count);
     }
   };
+  return observation;
 }
 
 }  // namespace penstock

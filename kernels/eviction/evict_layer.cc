@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/eviction/kv_evictor.h"
 
 namespace penstock {
 namespace {
@@ -38,22 +39,30 @@ void CopySlots(const EvictLayerArgs& args, int32_t head, std::span<const uint32_
 
 }  // namespace
 
-void EvictLayer(const Exec& exec, const EvictLayerArgs& args) {
+void CpuEvictor::Move(const EvictLayerArgs& args, std::span<const std::vector<uint32_t>> kept) {
+  ParallelFor(exec_, args.keys.kv.layout.kv_heads, [&](int64_t head, int) {
+    CopySlots(args, static_cast<int32_t>(head), kept[static_cast<size_t>(head)]);
+  });
+}
+
+void EvictLayer(KvEvictor& evictor, const EvictLayerArgs& args) {
   const KvLayout& layout = args.keys.kv.layout;
   const int64_t tokens = args.keys.tokens;
-  const int64_t kept = std::min(args.rule.keep, tokens);
-  PENSTOCK_CHECK_GE(static_cast<int64_t>(args.to.size()), layout.BlocksFor(kept));
+  PENSTOCK_CHECK_GE(static_cast<int64_t>(args.to.size()),
+                    layout.BlocksFor(std::min(args.rule.keep, tokens)));
   std::vector<float> scores;
   KeyScoresArgs keys = args.keys;
   if (keys.scoring != KeyScoring::kGiven) {
     scores.resize(static_cast<size_t>(layout.kv_heads * tokens));
     keys.scores = {scores.data(), {layout.kv_heads, tokens}};
+    evictor.Score(keys);
   }
-  ScoreKeys(exec, keys);
-  ParallelFor(exec, layout.kv_heads, [&](int64_t head, int) {
+  std::vector<std::vector<uint32_t>> kept(static_cast<size_t>(layout.kv_heads));
+  ParallelFor(evictor.exec(), layout.kv_heads, [&](int64_t head, int) {
     const std::span<const float> row(keys.scores.row(head), static_cast<size_t>(tokens));
-    CopySlots(args, static_cast<int32_t>(head), ChooseSlots(row, args.rule));
+    kept[static_cast<size_t>(head)] = ChooseSlots(row, args.rule);
   });
+  evictor.Move(args, kept);
 }
 
 }  // namespace penstock

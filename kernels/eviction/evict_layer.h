@@ -17,9 +17,11 @@ struct EvictLayerArgs {
   std::span<const uint32_t> to;
 };
 
+class KvEvictor;
+
 // Copies what stays to slots 0 to rule.keep - 1 of `to`, in the order of ChooseSlots, each KV head
 // by itself: slot j of two heads may hold different tokens. Codes and scales are copied bit by bit,
 // so nothing is rounded. Keys keep the rotation of their own positions.
-void EvictLayer(const Exec& exec, const EvictLayerArgs& args);
+void EvictLayer(KvEvictor& evictor, const EvictLayerArgs& args);
 
 }  // namespace penstock

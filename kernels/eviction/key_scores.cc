@@ -263,6 +263,8 @@ void CheckQueries(const KeyScoresArgs& args) {
   PENSTOCK_CHECK_LE(args.queries.dim(0), args.tokens);
 }
 
+}  // namespace
+
 void ShareAmongHeads(const KeyScoresArgs& args) {
   const int64_t heads = args.kv.layout.kv_heads;
   for (int64_t head = 1; head < heads; ++head) {
@@ -272,8 +274,6 @@ void ShareAmongHeads(const KeyScoresArgs& args) {
     std::copy_n(args.scores.row(0), args.tokens, args.scores.row(head));
   }
 }
-
-}  // namespace
 
 void ScoreKeys(const Exec& exec, const KeyScoresArgs& args) {
   const KvLayout& layout = args.kv.layout;

@@ -55,6 +55,9 @@ struct KeyScoresArgs {
 // and get scores too.
 void ScoreKeys(const Exec& exec, const KeyScoresArgs& args);
 
+// Sets the scores of every head to the sum of all heads', as kLayerAttention does.
+void ShareAmongHeads(const KeyScoresArgs& args);
+
 // Adds the attention of args.queries to `scores`, as kAttention sums it. Whether the queries of a
 // sequence come in one call or in several, in order, changes no bit of the sums.
 void AddAttention(const Exec& exec, const KeyScoresArgs& args);

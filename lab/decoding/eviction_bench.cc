@@ -107,7 +107,7 @@ class EvictionModel {
     const auto begun = std::chrono::steady_clock::now();
     const EvictionAttention attention = *runner_.eviction_attention();
     const int64_t first = queries.dim(0) - rule.observed;
-    EvictLayer(attention.exec,
+    EvictLayer(*attention.evictor,
                {.keys = {.scoring = rule.scoring,
                          .kv = kv(),
                          .layer = layer,

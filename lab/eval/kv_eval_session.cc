@@ -476,7 +476,7 @@ absl::Status KvEvalSession::StepOracle(int32_t position, std::span<const uint32_
       const int32_t evicted = OracleEvicts(static_cast<size_t>(i));
       const auto prompt = std::ssize(prompts_[static_cast<size_t>(i)]);
       const std::span<const uint32_t> from = Table(static_cast<int32_t>(i));
-      EvictLayer(attention.exec,
+      EvictLayer(*attention.evictor,
                  {.keys = {.scoring = KeyScoring::kAttention,
                            .kv = both,
                            .layer = layer,

@@ -11,11 +11,11 @@
 namespace penstock {
 namespace {
 
-// One sequence's rows [first, first + rows) of the batch, at positions from `position` on.
+// One sequence's rows of the batch, in slots from `slot` on.
 struct Part {
   const SequenceStep* sequence = nullptr;
   int32_t rows = 0;
-  int32_t position = 0;
+  int32_t slot = 0;
 };
 
 cuda::SampleRow ToSampleRow(const DrawSpec& draw, int32_t logits_row) {
@@ -41,8 +41,8 @@ int64_t RoundUpSize(int64_t size) {
 void AppendRows(const Part& part, const PagedKv& kv, int64_t stride, std::vector<uint32_t>& to) {
   const size_t first = to.size();
   to.resize(first + static_cast<size_t>(stride));
-  const int64_t end = kv.layout.BlocksFor(part.position + part.rows);
-  for (int64_t i = kv.layout.FirstGroupBlock(part.position); i < end; ++i) {
+  const int64_t end = kv.layout.BlocksFor(part.slot + part.rows);
+  for (int64_t i = kv.layout.FirstGroupBlock(part.slot); i < end; ++i) {
     to[first + static_cast<size_t>(i)] = kv.rows->row[part.sequence->blocks[i]];
   }
 }
@@ -52,16 +52,16 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
   CudaAttention attention;
   for (const Part& part : parts) {
     attention.table_stride =
-        std::max(attention.table_stride, layout.BlocksFor(part.position + part.rows));
+        std::max(attention.table_stride, layout.BlocksFor(part.slot + part.rows));
   }
   for (const Part& part : parts) {
-    const auto blocks = part.sequence->blocks.first(layout.BlocksFor(part.position + part.rows));
+    const auto blocks = part.sequence->blocks.first(layout.BlocksFor(part.slot + part.rows));
     const size_t first = attention.tables.size();
     attention.tables.insert(attention.tables.end(), blocks.begin(), blocks.end());
     attention.tables.resize(first + attention.table_stride);
     if (kv.rows != nullptr) AppendRows(part, kv, attention.table_stride, attention.row_tables);
     attention.sequences.push_back(
-        {.first_row = attention.rows, .rows = part.rows, .position = part.position});
+        {.first_row = attention.rows, .rows = part.rows, .position = part.slot});
     attention.rows += part.rows;
   }
   const cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
@@ -79,18 +79,19 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group)
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
-    parts.push_back({&sequence, rows, sequence.position});
+    const int32_t first_slot = sequence.position - sequence.evicted;
+    parts.push_back({&sequence, rows, first_slot});
     for (int32_t row = 0; row < rows; ++row) {
-      const int32_t position = sequence.position + row;
+      const int32_t slot = first_slot + row;
       tokens.push_back(sequence.tokens[row]);
-      positions.push_back(position);
-      const uint32_t block = sequence.blocks[position / page];
-      slots.push_back(int64_t{block} * page + position % page);
+      positions.push_back(sequence.position + row);
+      const uint32_t block = sequence.blocks[slot / page];
+      slots.push_back(int64_t{block} * page + slot % page);
       if (args.kv.rows == nullptr) continue;
-      row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + position % page);
+      row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
     }
     if (!sequence.wants_last()) continue;
-    last_parts.push_back({&sequence, 1, sequence.position + rows - 1});
+    last_parts.push_back({&sequence, 1, first_slot + rows - 1});
     last_of.push_back(i);
     last_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
   }

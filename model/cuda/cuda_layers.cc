@@ -11,14 +11,15 @@
 #include "model/cuda/experts/expert_pass.h"
 
 namespace penstock {
-namespace {
-
-constexpr float kLog2E = 1.44269504f;
 
 float AttentionScale(const ModelConfig& config) {
   if (config.attention_scale != 0) return config.attention_scale;
   return 1.0f / std::sqrt(static_cast<float>(config.head_dim));
 }
+
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
 
 // AttentionParams::scale_log2 and cap_factor.
 float ScaleLog2(const ModelConfig& config) {

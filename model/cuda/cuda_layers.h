@@ -9,6 +9,9 @@
 
 namespace penstock {
 
+// The factor of attention scores.
+float AttentionScale(const ModelConfig& config);
+
 // Enqueues the parts of a step's layers. `config` has the sizes of this GPU's shard. Used by one
 // step on one thread.
 class CudaLayers {

@@ -64,7 +64,34 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   RETURN_IF_ERROR(runner->CheckProducts());
   RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
                                             options.max_step_tokens));
+  if (options.evicts) RETURN_IF_ERROR(runner->AllocateEvictions());
   return runner;
+}
+
+// Not where attention has a window, which counts positions and not slots, nor with sinks, which the
+// scores of keys do not know, nor with latents, which have no keys of heads. One GPU of several has
+// some of the heads only.
+absl::Status CudaRunner::AllocateEvictions() {
+  const auto& windows = config_.sliding_window;
+  if (options_.exchange != nullptr || config_.attention_sinks || config_.HasLatents() ||
+      std::ranges::count(windows, 0) != std::ssize(windows)) {
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(evictor_, CudaEvictor::Create(device_, {.heads = config_.heads,
+                                                           .kv_heads = config_.kv_heads,
+                                                           .head_dim = config_.head_dim,
+                                                           .tokens_max = config_.max_position}));
+  ASSIGN_OR_RETURN(observed_, ObservedQueries::Create(options_.max_step_tokens,
+                                                      int64_t{config_.heads} * config_.head_dim));
+  return absl::OkStatus();
+}
+
+std::optional<EvictionAttention> CudaRunner::eviction_attention() const {
+  if (evictor_ == nullptr) return std::nullopt;
+  return EvictionAttention{.heads = config_.heads,
+                           .scale = AttentionScale(config_),
+                           .cap = config_.attention_cap,
+                           .evictor = evictor_.get()};
 }
 
 absl::Status CudaRunner::CheckProducts() const {
@@ -90,7 +117,8 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .vocab = vocab(),
                                    .max_position = max_position(),
                                    .max_tokens = options_.max_step_tokens,
-                                   .draws_tokens = draws_tokens()}));
+                                   .draws_tokens = draws_tokens(),
+                                   .takes_evicted = evictor_ != nullptr}));
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
   const bool supported =
       config_.HasLatents() ? cuda::SupportsLatents(planes) : cuda::SupportsKv(planes);
@@ -104,10 +132,11 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   device_.Select();
   CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads));
   const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
-  if (by_graph && step.batch.paddable()) return StepAsGraph(args, step);
+  if (by_graph && !args.on_queries && step.batch.paddable()) return StepAsGraph(args, step);
   absl::Status prepared = Prepare(args, step);
   if (options_.exchange != nullptr) prepared = options_.exchange->Agree(prepared);
   RETURN_IF_ERROR(prepared);
+  if (args.on_queries) return StepObserved(args, step);
   Enqueue(args, step);
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
   RETURN_IF_ERROR(ReportLayers(args));
@@ -134,6 +163,32 @@ absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   RETURN_IF_ERROR(Outputs(args, step));
   if (args.on_layers_done) args.on_layers_done(0, config_.layers);
   return absl::OkStatus();
+}
+
+// Runs a step whose queries are asked for. The GPU computes the rest of a layer while the host
+// works with the layer's queries; then the next layer is enqueued, which has others.
+absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
+  const RowRange all{.first = 0, .count = step.batch.all.rows};
+  const std::span<const RowRange> observed =
+      args.observed.empty() ? std::span(&all, 1) : args.observed;
+  const int32_t count = config_.layers;
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
+  layers().Embed(step);
+  for (int32_t i = 0; i < count; ++i) {
+    layers().AppendKv(i, step);
+    const auto* queries = scratch_.queries.as<Bf16>();
+    for (const RowRange& rows : observed) {
+      observed_->Copy(queries, rows.first, rows.count, device_.stream());
+    }
+    observed_->Mark(device_.stream());
+    if (FinishLayer(i, step) && i + 1 == count && makes_logits()) layers().Logits(step);
+    const View<const float, 2> taken = observed_->Await(all.count);
+    RETURN_IF_ERROR(cuda::TakeStatus("a step"));
+    args.on_queries(i, taken);
+    const bool reports = args.on_layers_done && ((i + 1) % group == 0 || i + 1 == count);
+    if (reports) args.on_layers_done(i / group * group, i + 1);
+  }
+  return Outputs(args, step);
 }
 
 absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
@@ -207,15 +262,22 @@ void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
       if (group_done.size() == groups) group_done.push_back(std::make_unique<CudaEvent>());
       cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
     }
-    if (i + 1 == count) {
-      // In the last layer only rows with logits or draws need more than keys and values.
-      if (step.batch.last_rows.empty()) return;
-      if (!step.batch.all_last) layers.KeepLastRows(step);
-    }
-    layers.Attend(i, step);
-    layers.Finish(i, step);
+    if (!FinishLayer(i, step)) return;
   }
   if (makes_logits()) layers.Logits(step);
+}
+
+// Enqueues what follows a layer's keys and values. Returns false if no row needs it: in the last
+// layer only those with logits or draws do.
+bool CudaRunner::FinishLayer(int32_t layer, CudaStep& step) {
+  const CudaLayers layers = this->layers();
+  if (layer + 1 == config_.layers) {
+    if (step.batch.last_rows.empty()) return false;
+    if (!step.batch.all_last) layers.KeepLastRows(step);
+  }
+  layers.Attend(layer, step);
+  layers.Finish(layer, step);
+  return true;
 }
 
 // Reports each group of layers when the device has completed it, while the device computes later

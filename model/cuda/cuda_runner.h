@@ -5,6 +5,8 @@
 #include "kernels/cuda/cuda_device.h"
 #include "model/cuda/cuda_graphs.h"
 #include "model/cuda/cuda_layers.h"
+#include "model/cuda/eviction/cuda_evictor.h"
+#include "model/cuda/eviction/observed_queries.h"
 #include "model/forward/model_runner.h"
 
 namespace penstock {
@@ -30,6 +32,8 @@ class CudaRunner final : public ModelRunner {
     // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.
     size_t graphs_max = 32;
     int load_threads = 1;  // that read the weights
+    // Memory for evictions of KV is allocated, where the model allows them.
+    bool evicts = false;
   };
 
   // Uploads `weights` (CudaWeights), which are not needed afterwards. `device` outlives the runner.
@@ -44,6 +48,7 @@ class CudaRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
+  std::optional<EvictionAttention> eviction_attention() const override;
   size_t weight_bytes() const { return weights_->bytes(); }  // on this GPU
   const CudaGraphs& graphs() const { return graphs_; }
 
@@ -55,8 +60,11 @@ class CudaRunner final : public ModelRunner {
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
   absl::Status CheckProducts() const;
   absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
+  absl::Status StepObserved(const StepArgs& args, CudaStep& step);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
   void Enqueue(const StepArgs& args, CudaStep& step);
+  bool FinishLayer(int32_t layer, CudaStep& step);
+  absl::Status AllocateEvictions();
   absl::Status GrowScratch(const CudaBatch& batch);
   absl::Status Outputs(const StepArgs& args, const CudaStep& step);
   void Collect(const StepArgs& args, const CudaBatch& batch);
@@ -69,8 +77,10 @@ class CudaRunner final : public ModelRunner {
   const Options options_;
   std::unique_ptr<CudaWeights> weights_;
   CudaScratch scratch_;
-  std::vector<const void*> captured_;  // addresses of the scratch that graphs use
-  CudaGraphs graphs_;                  // destroyed before the memory that graphs use
+  std::vector<const void*> captured_;          // addresses of the scratch that graphs use
+  CudaGraphs graphs_;                          // destroyed before the memory that graphs use
+  std::unique_ptr<CudaEvictor> evictor_;       // null: no evictions
+  std::unique_ptr<ObservedQueries> observed_;  // likewise
 };
 
 }  // namespace penstock

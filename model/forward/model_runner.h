@@ -8,7 +8,6 @@
 
 #include "base/status.h"
 #include "kernels/blend/move_tokens.h"
-#include "kernels/device.h"
 #include "kernels/paged_kv.h"
 #include "kernels/view.h"
 #include "model/sampler/drawn_token.h"
@@ -95,6 +94,12 @@ struct SequenceStep {
   bool wants_last() const { return wants_logits || !draws.empty(); }
 };
 
+// The rows [first, first + count) of a step.
+struct RowRange {
+  int64_t first = 0;
+  int64_t count = 0;
+};
+
 // The arguments of one step. All spans and views stay valid until Step returns.
 struct StepArgs {
   std::span<const SequenceStep> sequences;
@@ -112,15 +117,20 @@ struct StepArgs {
   // `blended` at least: [tokens, at least heads * head_dim], as Attention takes them. Only for a
   // runner with eviction_attention().
   std::function<void(int32_t layer, View<const float, 2> queries)> on_queries = {};
+  // The rows that on_queries is to have; other rows may hold anything. Empty: it has all of them.
+  std::span<const RowRange> observed = {};
   size_t guesses = 0;  // sequences of one token that may turn out to be wrong; for metrics
 };
 
-// The parameters of attention that scores of keys need (KeyScoresArgs).
+class KvEvictor;
+
+// What evictions take from a runner: the parameters of attention that scores of keys need
+// (KeyScoresArgs), and what evicts in its pages, for calls within on_queries and between steps.
 struct EvictionAttention {
   int32_t heads = 0;
   float scale = 1;
   float cap = 0;
-  Exec exec;  // the runner's, for calls within on_queries
+  KvEvictor* evictor = nullptr;  // the runner's
 };
 
 // Interface: the layer for multi-token prediction (MTP; DeepSeek-V3, arXiv 2412.19437, section 2.2)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/eviction/kv_evictor.h"
 #include "kernels/page_copier.h"
 
 namespace penstock {
@@ -27,6 +28,10 @@ constexpr int64_t kPromptTokens = 76;
 constexpr int64_t kHistoryPrompts = 5;
 constexpr int64_t kHistoryPromptTokens = 128;
 constexpr int64_t kHistoryTokens = kHistoryPrompts * kHistoryPromptTokens;
+// Positions that were evicted between a prompt and the token after it.
+constexpr int32_t kEvicted = 200;
+// The last tokens of a prompt whose queries score keys, and those of it that stay.
+constexpr int64_t kObserved = 32, kKept = 40;
 
 std::vector<uint32_t> Tokens(int64_t size, uint32_t seed, int32_t vocab) {
   std::vector<uint32_t> tokens;
@@ -58,6 +63,7 @@ class Trial {
   }
 
   int32_t vocab() const { return runner_.vocab(); }
+  bool evicts() const { return runner_.eviction_attention().has_value(); }
   const KvLayout& layout() const { return pages_.layout; }
   std::span<const uint32_t> table(size_t index) const { return tables_[index]; }
 
@@ -65,6 +71,7 @@ class Trial {
     std::span<const uint32_t> blocks;
     std::span<const uint32_t> tokens;
     int64_t position;
+    int32_t evicted = 0;
   };
   // Returns the last logits of the first of `feeds`.
   absl::StatusOr<std::vector<float>> Step(const std::vector<Feed>& feeds) {
@@ -73,6 +80,7 @@ class Trial {
       steps.push_back({.tokens = feed.tokens,
                        .position = static_cast<int32_t>(feed.position),
                        .blocks = feed.blocks,
+                       .evicted = feed.evicted,
                        .wants_logits = steps.empty()});
     }
     std::vector<float> logits(static_cast<size_t>(runner_.vocab()));
@@ -97,6 +105,31 @@ class Trial {
     WritePages(pages_, table, 0, bytes, host.data());
   }
 
+  // The scores of the keys of a prompt in the first layer. The queries are numbers that bf16 has.
+  std::vector<float> Scores(std::span<const uint32_t> table, KeyScoring scoring) {
+    const EvictionAttention attention = *runner_.eviction_attention();
+    const int64_t width = int64_t{attention.heads} * pages_.layout.head_dim;
+    std::vector<float> queries, scores(static_cast<size_t>(layout().kv_heads * kPromptTokens));
+    for (int64_t i = 0; i < kObserved * width; ++i) {
+      queries.push_back(static_cast<float>((i * 37 + i / 7) % 17 - 8) / 8);
+    }
+    KeyScoresArgs keys = KeysOf(table, 0, scoring);
+    keys.queries = {queries.data(), {kObserved, width}};
+    keys.scores = {scores.data(), {layout().kv_heads, kPromptTokens}};
+    attention.evictor->Score(keys);
+    return scores;
+  }
+
+  // Copies some tokens of a prompt in every layer.
+  void Evict(std::span<const uint32_t> table, std::span<const uint32_t> to) {
+    for (int32_t layer = 0; layer < layout().layers; ++layer) {
+      EvictLayer(*runner_.eviction_attention()->evictor,
+                 {.keys = KeysOf(table, layer, KeyScoring::kRandom),
+                  .rule = {.keep = kKept, .last = 1},
+                  .to = to});
+    }
+  }
+
   // Fills kHistoryTokens at the beginning of a table.
   absl::Status MakeHistory(std::span<const uint32_t> table) {
     const auto blocks = static_cast<size_t>(pages_.layout.BlocksFor(kHistoryPromptTokens));
@@ -110,6 +143,20 @@ class Trial {
   }
 
  private:
+  KeyScoresArgs KeysOf(std::span<const uint32_t> table, int32_t layer, KeyScoring scoring) const {
+    const EvictionAttention attention = *runner_.eviction_attention();
+    return {.scoring = scoring,
+            .kv = pages_,
+            .layer = layer,
+            .blocks = table,
+            .tokens = kPromptTokens,
+            .queries = {},
+            .heads = attention.heads,
+            .scale = attention.scale,
+            .cap = attention.cap,
+            .scores = {}};
+  }
+
   ModelRunner& runner_;
   const PagedKv pages_;
   std::vector<std::vector<uint32_t>> tables_;
@@ -250,16 +297,21 @@ namespace {
 using Logits = std::vector<float>;
 const std::vector<uint32_t> kNext = {3};
 
-// The logits of a prompt and of the token after it, without and with a long history.
+// The logits of a prompt and of the token after it, without and with a long history; and of the
+// token where others between them were evicted.
 struct Outcome {
-  Logits prompt, next, late_prompt, late_next;
+  Logits prompt, next, late_prompt, late_next, behind_evicted;
 };
 
 // Leaves the prompt's pages in table 0, and those behind the history in table 1.
-absl::StatusOr<Outcome> Compute(std::span<const uint32_t> prompt, Trial& trial) {
+absl::StatusOr<Outcome> Compute(std::span<const uint32_t> prompt, bool evicts, Trial& trial) {
   const auto first = trial.table(0), second = trial.table(1);
   Outcome outcome;
   ASSIGN_OR_RETURN(outcome.prompt, trial.Step({{first, prompt, 0}}));
+  if (evicts) {  // first, so that the token's own slot is of the next step
+    ASSIGN_OR_RETURN(outcome.behind_evicted,
+                     trial.Step({{first, kNext, kPromptTokens + kEvicted, kEvicted}}));
+  }
   ASSIGN_OR_RETURN(outcome.next, trial.Step({{first, kNext, kPromptTokens}}));
   RETURN_IF_ERROR(trial.MakeHistory(second));
   ASSIGN_OR_RETURN(outcome.late_prompt, trial.Step({{second, prompt, kHistoryTokens}}));
@@ -269,6 +321,7 @@ absl::StatusOr<Outcome> Compute(std::span<const uint32_t> prompt, Trial& trial) 
 }
 
 absl::Status CheckNear(const Logits& got, const Logits& want, double most) {
+  if (want.empty()) return absl::OkStatus();
   const double off = Deviation(got, want);
   if (off < most) return absl::OkStatus();
   return Wrong(
@@ -277,8 +330,8 @@ absl::Status CheckNear(const Logits& got, const Logits& want, double most) {
 
 absl::Status CheckNear(const Outcome& got, const Outcome& want, KvDtype dtype) {
   const bool few_bits = CodeBits(dtype, KvPlane::kValues) <= kFewBits;
-  for (const auto part :
-       {&Outcome::prompt, &Outcome::next, &Outcome::late_prompt, &Outcome::late_next}) {
+  for (const auto part : {&Outcome::prompt, &Outcome::next, &Outcome::late_prompt,
+                          &Outcome::late_next, &Outcome::behind_evicted}) {
     RETURN_IF_ERROR(
         CheckNear(got.*part, want.*part, few_bits ? kFewBitsDeviationMax : kDeviationMax));
   }
@@ -295,6 +348,28 @@ absl::Status CheckPages(const Outcome& got, const Trial& trial, Trial& reference
   ASSIGN_OR_RETURN(const Logits late,
                    reference.Step({{second, kNext, kHistoryTokens + kPromptTokens}}));
   return CheckNear(got.late_next, late, kDeviationMax);
+}
+
+// Scores of the keys in one runner's pages, and a token behind what both keep of them.
+absl::Status CheckEvictions(Trial& trial, Trial& reference) {
+  const auto first = reference.table(0), kept = reference.table(2);
+  reference.Take(first, trial);
+  std::vector<KeyScoring> scorings = {KeyScoring::kKeyDifference, KeyScoring::kKeyNorm};
+  // A GPU takes queries that are rotated already.
+  if (!trial.layout().IsRotated(KvPlane::kKeys)) scorings.push_back(KeyScoring::kAttention);
+  for (const KeyScoring scoring : scorings) {
+    const double off = Deviation(trial.Scores(first, scoring), reference.Scores(first, scoring));
+    if (!(off < kDeviationMax)) {
+      return Wrong(fmt::format("scores of keys are {:.2g} of their size off the CPU's", off));
+    }
+  }
+  trial.Evict(first, kept);
+  reference.Evict(first, kept);
+  const std::vector<Trial::Feed> next = {
+      {kept, kNext, kPromptTokens, static_cast<int32_t>(kPromptTokens - kKept)}};
+  ASSIGN_OR_RETURN(const Logits got, trial.Step(next));
+  ASSIGN_OR_RETURN(const Logits want, reference.Step(next));
+  return CheckNear(got, want, kDeviationMax);
 }
 
 absl::Status CheckNeighbours(std::span<const uint32_t> prompt, const Outcome& alone, Trial& trial) {
@@ -333,10 +408,12 @@ absl::Status CheckChunks(std::span<const uint32_t> prompt, const Outcome& whole,
 absl::Status CheckRunner(const CheckedRunner& checked, const CheckedRunner& reference) {
   Trial trial(checked), other(reference);
   const std::vector<uint32_t> prompt = Tokens(kPromptTokens, 1, trial.vocab());
-  ASSIGN_OR_RETURN(const Outcome outcome, Compute(prompt, trial));
-  ASSIGN_OR_RETURN(const Outcome want, Compute(prompt, other));
+  const bool evicts = trial.evicts() && other.evicts();
+  ASSIGN_OR_RETURN(const Outcome outcome, Compute(prompt, evicts, trial));
+  ASSIGN_OR_RETURN(const Outcome want, Compute(prompt, evicts, other));
   RETURN_IF_ERROR(CheckNear(outcome, want, trial.layout().dtype));
   RETURN_IF_ERROR(CheckPages(outcome, trial, other));
+  if (evicts) RETURN_IF_ERROR(CheckEvictions(trial, other));
   RETURN_IF_ERROR(CheckNeighbours(prompt, outcome, trial));
   RETURN_IF_ERROR(CheckMoves(outcome, trial));
   return CheckChunks(prompt, outcome, trial);

@@ -42,7 +42,8 @@ int64_t RunnerCheckTokens();
 // Compares a runner with another one of the same weights, for the first start on a machine. Logits
 // of a prompt, and of the token after it, must be near those of `reference`, and so must those
 // behind a history of 640 tokens; the token after a prompt from the same pages, too. In pages of
-// few bits only the latter is close. They must have the same bits beside other sequences, from
+// few bits only the latter is close. If both can evict, scores of keys are compared, and
+// tokens behind evicted positions. They must have the same bits beside other sequences, from
 // pages that were copied through the host, and for any chunks. So steps have 1 to 640 rows, and
 // every kind of kernel is reached. Returns FAILED_PRECONDITION that names the first difference. One
 // thread.

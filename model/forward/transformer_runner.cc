@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/eviction/kv_evictor.h"
 #include "kernels/gemm.h"
 #include "kernels/kv_rows.h"
 #include "kernels/norm.h"
@@ -51,6 +52,7 @@ TransformerRunner::TransformerRunner(const Weights& weights, const Exec& exec,
                                      int32_t max_step_tokens)
     : weights_(weights),
       exec_(exec),
+      evictor_(std::make_unique<CpuEvictor>(exec)),
       scratch_(std::make_unique<TransformerScratch>(weights, exec, max_step_tokens)) {
   PENSTOCK_CHECK_GE(max_step_tokens, 1);
 }
@@ -89,7 +91,7 @@ std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
   return EvictionAttention{.heads = config.heads,
                            .scale = AttentionScale(config),
                            .cap = config.attention_cap,
-                           .exec = exec_};
+                           .evictor = evictor_.get()};
 }
 
 // Not without a rotation of keys that stands for positions, nor where every token of the step has

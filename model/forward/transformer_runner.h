@@ -94,6 +94,7 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
 
   const Weights& weights_;
   const Exec exec_;
+  const std::unique_ptr<KvEvictor> evictor_;
   const std::unique_ptr<TransformerScratch> scratch_;
 };
 

@@ -51,6 +51,7 @@ struct Rig {
     int32_t position;
     bool wants_logits = true;
     std::vector<DrawSpec> draws = {};
+    int32_t evicted = 0;
   };
   std::vector<float> Step(const std::vector<Feed>& feeds) {
     std::vector<SequenceStep> steps;
@@ -60,6 +61,7 @@ struct Rig {
       steps.push_back({.tokens = feed.tokens,
                        .position = feed.position,
                        .blocks = tables[feed.sequence],
+                       .evicted = feed.evicted,
                        .wants_logits = feed.wants_logits,
                        .draws = feed.draws});
       wanted += feed.wants_logits ? 1 : 0;
@@ -72,7 +74,9 @@ struct Rig {
                                              .logits = {logits.data(), {wanted, runner.vocab()}},
                                              .drawn = drawn,
                                              .on_layers_done = on_layers_done,
-                                             .layers_per_group = 1});
+                                             .layers_per_group = 1,
+                                             .on_queries = on_queries,
+                                             .observed = observed});
     EXPECT_TRUE(status.ok()) << status.message();
     return logits;
   }
@@ -83,6 +87,8 @@ struct Rig {
   std::vector<std::vector<uint32_t>> tables;
   std::vector<DrawnToken> drawn;  // by the last step
   std::function<void(int32_t, int32_t)> on_layers_done;
+  std::function<void(int32_t, View<const float, 2>)> on_queries;
+  std::vector<RowRange> observed;
 };
 
 }  // namespace penstock

@@ -4,10 +4,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
+#include "kernels/eviction/kv_evictor.h"
 #include "kvstore/names/kv_policy.h"
 #include "model/forward/model_runner.h"
 #include "model/sampler/token_mass.h"
@@ -80,6 +82,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   std::atomic<int32_t> most_wrong{0};  // most slots of a sequence that differed from the model's
   int errs_at = 0;          // wrong tokens behind positions that are multiples of this; 0: none
   int32_t most_tokens = 0;  // of a step so far
+  const std::unique_ptr<KvEvictor> evictor = std::make_unique<CpuEvictor>(Exec());
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
 
   int32_t vocab() const override { return kHashVocab; }
@@ -93,7 +96,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   bool draws_tokens() const override { return draws; }
   std::optional<EvictionAttention> eviction_attention() const override {
     if (!evicts) return std::nullopt;
-    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
+    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .evictor = evictor.get()};
   }
   int32_t hidden_size() const override { return has_mtp ? kHashHidden : 0; }
   MtpLayer* mtp() override { return has_mtp ? this : nullptr; }

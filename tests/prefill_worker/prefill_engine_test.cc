@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "kernels/eviction/kv_evictor.h"
 #include "kvstore/handoff/handoff_types.h"
 #include "kvstore/wire/wire_loopback.h"
 
@@ -32,7 +33,7 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
   MtpLayer* mtp() override { return has_mtp_ ? this : nullptr; }
   absl::Status StepMtp(const StepArgs&) override { return Internal("no guess is made here"); }
   std::optional<EvictionAttention> eviction_attention() const override {
-    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .exec = {}};
+    return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .evictor = evictor_.get()};
   }
   absl::Status Step(const StepArgs& args) override {
     if (before_step_) before_step_();
@@ -84,6 +85,7 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
   }
 
   ManualClock& clock_;
+  const std::unique_ptr<KvEvictor> evictor_ = std::make_unique<CpuEvictor>(Exec());
 };
 
 class Sink final : public PrefillSink {

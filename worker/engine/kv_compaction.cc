@@ -98,7 +98,7 @@ void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                              .scale = attention.scale,
                              .cap = attention.cap,
                              .scores = {}};
-    EvictLayer(attention.exec, {.keys = keys, .rule = keep, .to = compaction.to});
+    EvictLayer(*attention.evictor, {.keys = keys, .rule = keep, .to = compaction.to});
   }
 }
 

@@ -13,9 +13,8 @@ absl::StatusOr<KvEvictions> KvEvictions::Open(const std::string& kv_eviction,
   if (opened.methods_.empty()) return opened;
   if (!ability.runner) {
     return FailedPrecondition(
-        "kv_eviction is {}, which needs device=cpu, a kv_format without a span, and a model "
-        "without "
-        "sliding windows, attention sinks and latents; use none",
+        "kv_eviction is {}, which needs a kv_format without a span, a model without sliding "
+        "windows, attention sinks and latents, and on GPUs tensor_parallel=1; use none",
         kv_eviction);
   }
   if (ability.step_tokens < kObservedTokensMax) {

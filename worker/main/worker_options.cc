@@ -25,13 +25,16 @@ uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
   return speculates ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
 }
 
+bool Evicts(const v1::WorkerConfig& config) {
+  return !config.kv_eviction().empty() && config.kv_eviction() != "none";
+}
+
 // The maximum number of tokens in a step of either role. The model's runner allocates its memory
 // for it at start.
 int32_t StepTokensOf(const v1::WorkerConfig& config) {
-  const bool evicts = !config.kv_eviction().empty() && config.kv_eviction() != "none";
-  return static_cast<int32_t>(
-      std::max(config.chunk_tokens(), config.max_batch() + config.prefill_chunk() +
-                                          DraftRowsOf(config) + (evicts ? kAgainTokensMax : 0)));
+  return static_cast<int32_t>(std::max(
+      config.chunk_tokens(), config.max_batch() + config.prefill_chunk() + DraftRowsOf(config) +
+                                 (Evicts(config) ? kAgainTokensMax : 0)));
 }
 
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
@@ -52,6 +55,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
           .gpu_kernels = config.gpu_kernels(),
+          .evicts = Evicts(config),
           .use_mtp = UsesMtp(config),
           .splits_kv = true};
 }

@@ -25,6 +25,7 @@ struct GpuOptions {
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
+  bool evicts = false;  // as CudaRunner::Options::evicts
   // Give the layers of a window group less memory than the others (SplitKvMemory), on one GPU.
   bool splits_pages = false;
   int threads = 1;  // of this machine, for the load of the weights and the check

@@ -45,7 +45,8 @@ absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDev
 CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
   return {.max_step_tokens = options.step_tokens,
           .products = products == nullptr ? &cuda::OwnProducts() : products,
-          .load_threads = options.threads};
+          .load_threads = options.threads,
+          .evicts = options.evicts};
 }
 
 class OneGpu final : public GpuHost {

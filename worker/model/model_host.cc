@@ -265,6 +265,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .kernels = options.gpu_kernels,
                  .block_tokens = options.block_tokens,
                  .dtype = format.dtype,
+                 .evicts = options.evicts,
                  .splits_pages = options.splits_kv,
                  .threads = threads};
   if (options.limits_gpu_pool) {

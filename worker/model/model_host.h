@@ -43,6 +43,7 @@ struct ModelHost {
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several
     std::string gpu_kernels = "auto";  // as GpuOptions::kernels
+    bool evicts = false;               // requests may evict KV: a GPU needs memory for it
     bool use_mtp = false;              // load the model's layer for multi-token prediction, too
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.

@@ -5,6 +5,7 @@
 #include "kernels/cuda/crc_tables.h"
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda/attention_case.h"
+#include "tests/cuda/eviction_case.h"
 #include "tests/cuda/experts_case.h"
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/gpu/suite.h"
@@ -150,6 +151,35 @@ void CheckGemm(bool small, Report& report) {
       const std::string name = "wide gemm " + std::to_string(rows) + " rows";
       report.checks.push_back({name, wide.relative, 1e-4});
       report.checks.push_back({name + ", bits", Number(wide.values == skinny.values), 1});
+    }
+  }
+}
+
+void CheckEvictions(bool small, Report& report) {
+  const std::pair<KvCode, KvCode> kCodes[] = {{kBf16, kBf16}, {kF8, kF8}, {kI8, kI4}, {kL3, kL2}};
+  for (const auto& [keys, values] : kCodes) {
+    for (const int dim : {64, 128}) {
+      const int32_t tokens = small ? 533 : 2100;  // several splits, and a part of a tile
+      EvictionCase c{.kv = {.keys = keys,
+                            .values = values,
+                            .kv_heads = 2,
+                            .head_dim = dim,
+                            .lengths = {tokens, tokens}},
+                     .observed = small ? 5 : 32};
+      const std::string name = Name(AttentionCase{.kv = c.kv, .group = c.group});
+      const auto check = [&](const char* what, double got, double limit) {
+        report.checks.push_back({what + name, got, limit});
+      };
+      // Codes are converted to bf16.
+      const double sums = keys == kBf16 ? 1e-5 : 5e-3, attention = keys == kBf16 ? 1e-3 : 2e-2;
+      check("key norms ", KeyScoreDeviation(KeyScore::kNorm, c), sums);
+      check("key differences ", KeyScoreDeviation(KeyScore::kDifference, c), sums);
+      check("key attention ", KeyScoreDeviation(KeyScore::kAttention, c), attention);
+      check("key attention in parts ", Number(KeyAttentionIsTheSameInParts(c)), 1);
+      check("moved slots ", Number(MovedSlotsAreExact(c, tokens * 3 / 4, false)), 1);
+      check("moved slots in place ", Number(MovedSlotsAreExact(c, tokens * 3 / 4, true)), 1);
+      c.cap = 2;
+      check("key attention, cap ", KeyScoreDeviation(KeyScore::kAttention, c), attention);
     }
   }
 }
@@ -310,6 +340,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckRows(small, report);
   CheckOtherRows(small, report);
   CheckGemm(small, report);
+  CheckEvictions(small, report);
   CheckExperts(small, report);
   CheckLatents(small, report);
   CheckQuantised(small, report);

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/eviction/kv_evictor.h"
 #include "tests/kernels/eviction/key_pages.h"
 
 namespace penstock {
@@ -31,6 +32,7 @@ class EvictLayerTest : public ::testing::TestWithParam<KvDtype> {
   const KvLayout layout_{
       .layers = 2, .kv_heads = 3, .head_dim = 16, .block_tokens = 8, .dtype = GetParam()};
   KeyPages pages_{layout_, kTokens, 6, 5};
+  CpuEvictor evictor_{Exec()};
 };
 
 // Every head keeps slots of its own; layers that are not asked for are not touched.
@@ -45,7 +47,8 @@ TEST_P(EvictLayerTest, CopiesWhatTheScoresSay) {
   const std::string other(
       reinterpret_cast<const char*>(pages_.kv().Layer(pages_.free_blocks()[0], 0)),
       layout_.LayerBytes());
-  EvictLayer({.threads = &threads}, {.keys = keys, .rule = rule, .to = pages_.free_blocks()});
+  CpuEvictor evictor({.threads = &threads});
+  EvictLayer(evictor, {.keys = keys, .rule = rule, .to = pages_.free_blocks()});
   std::vector<float> scores(3 * kTokens);
   KeyScoresArgs scored = keys;
   scored.scores = {scores.data(), {3, kTokens}};
@@ -79,7 +82,7 @@ TEST_P(EvictLayerTest, InPlaceIsWhatACopyIs) {
                              .layer = 1,
                              .blocks = pages.blocks(),
                              .tokens = kTokens};
-    EvictLayer({}, {.keys = keys, .rule = rule, .to = to});
+    EvictLayer(evictor_, {.keys = keys, .rule = rule, .to = to});
   };
   evict(copied, copied.free_blocks());
   std::vector<uint32_t> to = pages_.blocks();

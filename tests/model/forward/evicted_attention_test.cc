@@ -10,7 +10,7 @@
 #include <set>
 
 #include "kernels/cpu/isa.h"
-#include "kernels/eviction/evict_layer.h"
+#include "kernels/eviction/kv_evictor.h"
 #include "model/forward/transformer_runner.h"
 #include "tests/model/forward/transformer_reference.h"
 
@@ -82,7 +82,8 @@ class EvictedAttentionTest : public ::testing::TestWithParam<Isa> {
     const size_t cut = kPrompt - kObserved;
     Step(PartOf(0, cut));
     return Step(PartOf(cut, kPrompt), [&](int32_t layer, View<const float, 2> queries) {
-      EvictLayer({}, {.keys = Keys(layer, queries), .rule = kRule, .to = kept_});
+      EvictLayer(*runner_.eviction_attention()->evictor,
+                 {.keys = Keys(layer, queries), .rule = kRule, .to = kept_});
       NoteKept(layer, queries);
     });
   }

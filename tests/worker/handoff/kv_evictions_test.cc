@@ -45,7 +45,8 @@ TEST(KvEvictionsTest, WhatCannotBeNamesTheFlag) {
               HasSubstr("kv_eviction: KV eviction \"pyramidkv\" is unknown"));
   const auto gpu = KvEvictions::Open("all", {.runner = false, .step_tokens = 512});
   EXPECT_TRUE(absl::IsFailedPrecondition(gpu.status()));
-  EXPECT_THAT(Message(gpu.status()), HasSubstr("kv_eviction is all, which needs device=cpu"));
+  EXPECT_THAT(Message(gpu.status()),
+              HasSubstr("kv_eviction is all, which needs a kv_format without a span"));
   EXPECT_THAT(Message(KvEvictions::Open("all", {.runner = true, .step_tokens = 31}).status()),
               HasSubstr("needs chunk_tokens of at least 32, not 31"));
 }

@@ -71,7 +71,19 @@ TEST(GpuHost, TheCheckTakesFewBits) {
   for (const KvDtype dtype : {KvDtype::kI4r, KvDtype::kK3v2}) {
     GpuOptions options = Options();
     options.dtype = dtype;
+    options.evicts = true;
     EXPECT_EQ(Message(OpenGpuHost(weights, options).status()), "") << KvDtypeName(dtype);
+  }
+}
+
+TEST(GpuHost, EvictsIfItIsTo) {
+  const Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  for (const bool evicts : {false, true}) {
+    GpuOptions options = Options();
+    options.evicts = evicts;
+    const auto gpu = OpenGpuHost(weights, options);
+    ASSERT_TRUE(gpu.ok()) << gpu.status();
+    EXPECT_EQ((*gpu)->runner().eviction_attention().has_value(), evicts);
   }
 }
 

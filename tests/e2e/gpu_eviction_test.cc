@@ -1,0 +1,171 @@
+// Evictions on emulated GPUs: prompts whose KV is dropped at the end of prefill, and answers whose
+// KV is dropped while they are decoded. The answers are what the same evictions give in one process
+// on the same kind of GPU, whatever happens on the way.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "kvstore/names/kv_policy.h"
+#include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/local_generator.h"
+#include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/policy_requests.h"
+#include "tests/support/environment.h"
+
+namespace penstock {
+namespace {
+
+using std::chrono::seconds;
+using ::testing::HasSubstr;
+
+constexpr int kLongest = 220;  // tokens of a prompt
+
+std::vector<std::string> OnGpu(const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = {"--device=cuda:0", "--gpu_memory_utilization=0.036",
+                                    "--kv_eviction=all"};
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+ModelHost::Options OneProcess(const std::string& kv_format = "bf16") {
+  return {.model = ModelFolder(),
+          .kv_format = kv_format,
+          .step_tokens = kLongest,
+          .device = "cuda:0",
+          .gpu_memory_utilization = 0.036,
+          .evicts = true};
+}
+
+// Sampled, so that what is lost shows.
+TestRequest PromptOf(int tokens, uint32_t vocab, uint32_t seed, int tokens_max) {
+  TestRequest request = MakeRequest(tokens, vocab, seed, tokens_max);
+  request.sampling.stop_token_ids.clear();
+  return request;
+}
+
+// What one process answers, with the eviction where it changes something.
+std::vector<uint32_t> Expected(LocalGenerator& local, const TestRequest& request,
+                               const std::string& policy, uint32_t choice = 0) {
+  const auto prompt = static_cast<uint32_t>(request.prompt.size());
+  const auto end = prompt + static_cast<uint32_t>(request.tokens_max);
+  if (EvictedTokens(policy, prompt, end) == 0) {
+    return local.Generate(request.prompt, request.sampling, request.tokens_max, choice);
+  }
+  return local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max, policy,
+                               choice);
+}
+
+// Every method, of prompts in chunks at random; one more token than the schedule needs to compact.
+TEST(GpuEvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
+  LocalGenerator local(OneProcess());
+  Cluster cluster({.prefill_flags = OnGpu({"--random_chunks", "--chunk_tokens=128"}),
+                   .decode_flags = OnGpu(),
+                   .worker_suffix = "-emulated"});
+  uint32_t seed = 300, differ = 0;
+  for (const std::string& name : KvEvictionNames()) {
+    ++seed;
+    const uint32_t keep = 64 + seed % 7;
+    const bool slack = EvictsWhileDecoding(EvictionOf(name + ":64")->method);
+    const std::string policy =
+        slack ? fmt::format("{}:{}+32", name, keep) : fmt::format("{}:{}", name, keep);
+    const TestRequest request =
+        PromptOf(100 + static_cast<int>(seed % 32), local.vocab(), seed, slack ? 38 : 12);
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+    EXPECT_EQ(answer.usage.evicted_tokens(), request.prompt.size() - keep);
+    EXPECT_EQ(answer.usage.compactions(), slack ? 1u : 0u) << policy;
+    differ += answer.tokens[0] != Expected(local, request, "") ? 1 : 0;
+  }
+  EXPECT_GT(differ, 3u) << "prompts that tell an eviction from none are needed";
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(10))) << cluster.Logs();
+}
+
+// A budget that holds everything changes no token.
+TEST(GpuEvictionTest, ABudgetOfAllTokensChangesNothing) {
+  LocalGenerator local(OneProcess());
+  Cluster cluster({.prefill_flags = OnGpu({"--random_chunks"}),
+                   .decode_flags = OnGpu(),
+                   .worker_suffix = "-emulated"});
+  const TestRequest request = PromptOf(100, local.vocab(), 320, 10);
+  const auto exact = Expected(local, request, "");
+  for (const char* policy : {"", "snapkv:4096", "h2o:100", "tova:4096+100"}) {
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], exact) << policy;
+    EXPECT_EQ(answer.usage.evicted_tokens(), 0u);
+  }
+}
+
+class GpuEvictionFormatTest : public testing::TestWithParam<const char*> {};
+TEST_P(GpuEvictionFormatTest, QuantisedPagesAreEvictedToo) {
+  LocalGenerator local(OneProcess(GetParam()));
+  const std::string format = std::string("--kv_format=") + GetParam();
+  Cluster cluster({.prefill_flags = OnGpu({"--random_chunks", format}),
+                   .decode_flags = OnGpu({format}),
+                   .worker_suffix = "-emulated"});
+  for (const char* policy : {"snapkv:66+33", "keydiff:64+16"}) {
+    const TestRequest request = PromptOf(120, local.vocab(), 330, 40);
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Formats, GpuEvictionFormatTest, testing::Values("i8", "i4r", "k3v2"));
+
+// Batched with others and with each other, with choices, and with guesses.
+TEST(GpuEvictionTest, ManyAtOnceChangeNothing) {
+  constexpr int kRequests = 10;
+  LocalGenerator local(OneProcess());
+  Cluster cluster({.prefill_flags = OnGpu({"--random_chunks"}),
+                   .decode_flags = OnGpu({"--speculation=ngram", "--random_drafts"}),
+                   .worker_suffix = "-emulated"});
+  const std::vector<std::string> policies = {"snapkv:64+32", "", "tova:64+16", "h2o:80",
+                                             "keydiff:64+16"};
+  std::vector<TestRequest> requests;
+  for (int i = 0; i < kRequests; ++i) {
+    requests.push_back(PromptOf(40 + 17 * i, local.vocab(), 340 + static_cast<uint32_t>(i), 45));
+    requests.back().choices = i % 3 == 0 ? 2 : 1;
+  }
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
+  uint64_t compactions = 0;
+  for (int i = 0; i < kRequests; ++i) {
+    const std::string& policy = policies[i % policies.size()];
+    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+    compactions += answers[i].usage.compactions();
+    for (int choice = 0; choice < requests[i].choices; ++choice) {
+      EXPECT_EQ(answers[i].tokens[choice],
+                Expected(local, requests[i], policy, static_cast<uint32_t>(choice)))
+          << "request " << i << " under " << policy;
+    }
+  }
+  EXPECT_GT(compactions, 4u);
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(10))) << cluster.Logs();
+}
+
+// The decode worker dies, and the answer so far is computed again through the same compactions; or
+// it hands its sequences over as they are.
+class GpuEvictionFailoverTest : public testing::TestWithParam<int> {};
+TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  LocalGenerator local(OneProcess());
+  Cluster cluster({.prefill = 1,
+                   .decode = 2,
+                   .prefill_flags = OnGpu({"--random_chunks"}),
+                   .decode_flags = OnGpu(),
+                   .worker_suffix = "-emulated"});
+  const TestRequest request = PromptOf(100, local.vocab(), 360, 140);
+  Disturbance disturbance(cluster, GetParam(), 60);
+  const TestAnswer answer = AskFor(cluster, request, "snapkv:64+40", std::ref(disturbance));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  ASSERT_TRUE(disturbance.happened());
+  EXPECT_EQ(answer.tokens[0], Expected(local, request, "snapkv:64+40"));
+  if (GetParam() == SIGKILL) {
+    EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late\n" << cluster.Logs();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Signals, GpuEvictionFailoverTest, testing::Values(SIGKILL, SIGTERM));
+
+}  // namespace
+}  // namespace penstock
