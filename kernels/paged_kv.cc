@@ -29,4 +29,20 @@ PagedKv PagedKv::FirstCopies() const {
   return result;
 }
 
+WindowRowsView RowsBehind(const PagedKv& kv, const uint32_t* row, uint32_t no_row) {
+  WindowRowsView view{.arena = kv.arena + static_cast<size_t>(kv.blocks) * kv.layout.FullStride(),
+                      .row_stride = kv.layout.RowStride(),
+                      .block_stride = kv.layout.FullStride(),
+                      .row = row,
+                      .no_row = no_row,
+                      .place = {}};
+  size_t in_group = 0, others = 0;
+  for (int32_t layer = 0; layer < kv.layout.layers; ++layer) {
+    size_t& next = kv.layout.group.Has(layer) ? in_group : others;
+    view.place.push_back(next);
+    next += kv.layout.BytesOf(layer);
+  }
+  return view;
+}
+
 }  // namespace penstock

@@ -241,4 +241,7 @@ struct PagedKv {
   }
 };
 
+// Of pages whose rows lie behind the blocks' other layers; `row` and `no_row` as in WindowRowsView.
+WindowRowsView RowsBehind(const PagedKv& kv, const uint32_t* row, uint32_t no_row);
+
 }  // namespace penstock

@@ -96,7 +96,7 @@ absl::Status DraftModel::GuessNext(std::span<DraftAsk* const> asks, size_t index
     steps.push_back(NextStep(*ask->context, index));
     tokens += steps.back().tokens.size();
   }
-  for (size_t i = 0; i < asks.size(); ++i) outputs_.Want(steps[i], {asks[i]->draws[index]});
+  for (size_t i = 0; i < asks.size(); ++i) outputs_.Want(steps[i], DrawsOf(asks[i]->draws[index]));
   const TimePoint begun = clock_.Now();
   RETURN_IF_ERROR(outputs_.Run({.sequences = steps,
                                 .kv = pool_.view(),
@@ -110,6 +110,12 @@ absl::Status DraftModel::GuessNext(std::span<DraftAsk* const> asks, size_t index
   }
   cost_.Add(static_cast<int64_t>(tokens), SecondsSince(begun, clock_));
   return absl::OkStatus();
+}
+
+// None where the runner might draw a token that the target does not have.
+std::vector<DrawSpec> DraftModel::DrawsOf(const DrawSpec& draw) const {
+  if (runner_.vocab() > options_.vocab) return {};
+  return {draw};
 }
 
 SequenceStep DraftModel::NextStep(const DraftContext& context, size_t index) {

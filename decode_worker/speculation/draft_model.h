@@ -76,6 +76,7 @@ class DraftModel {
   double CatchUpSecondsPerToken(const StepCost& target) const;
   absl::Status GuessNext(std::span<DraftAsk* const> asks, size_t index);
   static SequenceStep NextStep(const DraftContext& context, size_t index);
+  std::vector<DrawSpec> DrawsOf(const DrawSpec& draw) const;
   uint32_t TokenOf(const StepOutput& output, const DrawSpec& draw) const;
 
   ModelRunner& runner_;

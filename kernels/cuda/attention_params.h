@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -61,8 +62,17 @@ struct AttentionPlan {
   }
 };
 
+// The rows of a kernel's wide tiles, and the most rows of a sequence that has narrow ones.
+struct TileRows {
+  int32_t wide = kWideRows;
+  int32_t narrow_max = kNarrowRowsMax;
+  // The most shares of a step: sequences that would need more have wide tiles.
+  int32_t shares_max = std::numeric_limits<int32_t>::max();
+};
+
 // Plans a step; `group` is the number of query heads per KV head.
-AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group);
+AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group,
+                            const TileRows& tiles = {});
 
 // The bytes of scratch memory of a plan: for wide tiles, and for narrow ones.
 size_t WideScratchBytes(size_t wide_tiles, int32_t kv_heads, int32_t head_dim);
@@ -91,5 +101,10 @@ struct AttentionParams {
   float cap_factor = 0;
   const float* sinks = nullptr;  // [heads]: a score without a value of each row; null: none
 };
+
+// A sequence has more than one split only if its table has room for it.
+inline bool HasSplits(const AttentionParams& params) {
+  return params.table_stride << params.kv.page_log2 > kSplitTokens;
+}
 
 }  // namespace penstock::cuda

@@ -26,21 +26,23 @@ void AddNarrow(const AttentionSequence& s, int32_t sequence, int32_t group, Atte
 
 }  // namespace
 
-AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group) {
+AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group,
+                            const TileRows& tiles) {
   AttentionPlan plan;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
     const auto sequence = static_cast<int32_t>(i);
-    if (s.rows * group <= kNarrowRowsMax) {
+    const int64_t shares = int64_t{SplitsOf(s.position + s.rows)} * s.rows * group;
+    if (s.rows * group <= tiles.narrow_max && plan.shares + shares <= tiles.shares_max) {
       AddNarrow(s, sequence, group, plan);
       continue;
     }
-    for (int32_t first = 0; first < s.rows * group; first += kWideRows) {
+    for (int32_t first = 0; first < s.rows * group; first += tiles.wide) {
       plan.wide.push_back({.sequence = sequence, .first = first});
     }
   }
   const auto last_position = [&](const AttentionTile& tile) {
-    return LastPosition(sequences[tile.sequence], tile.first, kWideRows, group);
+    return LastPosition(sequences[tile.sequence], tile.first, tiles.wide, group);
   };
   std::ranges::stable_sort(plan.wide, [&](const AttentionTile& a, const AttentionTile& b) {
     return last_position(a) > last_position(b);

@@ -16,24 +16,30 @@ void CheckDevice(const char* what) { PENSTOCK_CHECK_EQ(Message(TakeStatus(what))
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CudaPages>> CudaPages::Create(const CudaDevice& device,
-                                                             const KvLayout& layout, int64_t blocks,
+                                                             const KvLayout& layout,
+                                                             const Room& room,
                                                              const Options& options) {
   if (layout.LayerBytes() % kUnit != 0) {
     return InvalidArgument("a layer of a block has {} bytes; pages on a GPU need multiples of {}",
                            layout.LayerBytes(), kUnit);
   }
   std::unique_ptr<CudaPages> pages(new CudaPages(device, options));
-  RETURN_IF_ERROR(pages->Allocate(layout, blocks));
+  RETURN_IF_ERROR(pages->Allocate(layout, room));
   return pages;
 }
 
-absl::Status CudaPages::Allocate(const KvLayout& layout, int64_t blocks) {
+absl::Status CudaPages::Allocate(const KvLayout& layout, const Room& room) {
   device_.Select();
-  const size_t bytes = layout.BlockStride() * static_cast<size_t>(blocks);
+  const auto blocks = static_cast<size_t>(room.blocks);
+  const size_t bytes = room.rows == 0
+                           ? layout.BlockStride() * blocks
+                           : layout.FullStride() * blocks +
+                                 layout.RowStride() * static_cast<size_t>(room.rows + kSpareRows);
   ASSIGN_OR_RETURN(arena_, DeviceBuffer::Create(bytes, "KV pages"));
   FillDevice(arena_.as<void>(), 0, bytes, device_.stream());
   Synchronize(device_.stream());
-  view_ = {.arena = arena_.as<std::byte>(), .blocks = blocks, .layout = layout, .copier = this};
+  view_ = {
+      .arena = arena_.as<std::byte>(), .blocks = room.blocks, .layout = layout, .copier = this};
   stream_ = CreateStream(/*high_priority=*/false);
   MutexLock lock(mutex_);
   for (int i = 0; i < options_.slots; ++i) {
@@ -57,38 +63,45 @@ CudaPages::~CudaPages() {
   DestroyStream(stream_);
 }
 
-std::vector<CudaPages::Chunk> CudaPages::Chunks(std::span<const uint32_t> pages, size_t offset,
-                                                size_t bytes) const {
-  PENSTOCK_CHECK(offset % kUnit == 0 && bytes % kUnit == 0 && bytes > 0);
-  std::vector<Chunk> chunks;
-  const size_t at_once = options_.slot_bytes / bytes;
-  for (size_t first = 0; at_once > 0 && first < pages.size(); first += at_once) {
-    chunks.push_back({.pages = pages.subspan(first, std::min(at_once, pages.size() - first)),
-                      .offset = offset,
-                      .bytes = bytes,
+void CudaPages::AddChunks(const PagePiece& piece, std::span<const uint32_t> ids,
+                          std::vector<Chunk>& chunks) const {
+  const size_t at_once = options_.slot_bytes / piece.bytes;
+  for (size_t first = 0; at_once > 0 && first < ids.size(); first += at_once) {
+    chunks.push_back({.piece = piece,
+                      .ids = ids.subspan(first, std::min(at_once, ids.size() - first)),
                       .index = first});
   }
   // A page's piece is larger than a slot: divide each page into several chunks.
-  for (size_t page = 0; at_once == 0 && page < pages.size(); ++page) {
-    for (size_t from = 0; from < bytes; from += options_.slot_bytes) {
-      chunks.push_back({.pages = pages.subspan(page, 1),
-                        .offset = offset + from,
-                        .bytes = std::min(options_.slot_bytes, bytes - from),
-                        .index = page,
-                        .at = from});
+  for (size_t page = 0; at_once == 0 && page < ids.size(); ++page) {
+    for (size_t from = 0; from < piece.bytes; from += options_.slot_bytes) {
+      PagePiece part = piece;
+      part.place += from;
+      part.at += from;
+      part.bytes = std::min(options_.slot_bytes, piece.bytes - from);
+      chunks.push_back({.piece = part, .ids = ids.subspan(page, 1), .index = page});
     }
   }
-  return chunks;
+}
+
+CudaPages::Copy CudaPages::Plan(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                                PageAccess access) const {
+  PENSTOCK_CHECK(offset % kUnit == 0 && bytes % kUnit == 0 && bytes > 0);
+  Copy copy;
+  if (view_.rows != nullptr) copy.rows = RowsOf(*view_.rows, pages, access);
+  for (const PagePiece& piece : PiecesOf(view_, offset, bytes)) {
+    AddChunks(piece, piece.in_rows ? std::span<const uint32_t>(copy.rows) : pages, copy.chunks);
+  }
+  return copy;
 }
 
 void CudaPages::Launch(const Slot& slot, const Chunk& chunk, bool scatter) {
-  std::copy(chunk.pages.begin(), chunk.pages.end(), slot.ids.as<uint32_t>());
-  CopyToDevice(slot.device_ids.as<void>(), slot.ids.as<void>(), chunk.pages.size_bytes(), stream_);
-  MoveSlab({.arena = view_.arena,
-            .block_stride = static_cast<int64_t>(view_.layout.BlockStride()),
-            .offset = static_cast<int64_t>(chunk.offset),
-            .piece_bytes = static_cast<uint32_t>(chunk.bytes),
-            .blocks = static_cast<uint32_t>(chunk.pages.size()),
+  std::ranges::copy(chunk.ids, slot.ids.as<uint32_t>());
+  CopyToDevice(slot.device_ids.as<void>(), slot.ids.as<void>(), chunk.ids.size_bytes(), stream_);
+  MoveSlab({.arena = chunk.piece.arena,
+            .block_stride = chunk.piece.stride,
+            .offset = static_cast<int64_t>(chunk.piece.place),
+            .piece_bytes = static_cast<uint32_t>(chunk.piece.bytes),
+            .blocks = static_cast<uint32_t>(chunk.ids.size()),
             .block_ids = slot.device_ids.as<uint32_t>(),
             .slab = slot.device_slab.as<std::byte>(),
             .scatter = scatter},
@@ -105,11 +118,12 @@ void CudaPages::Take(Slot& slot, const Move& move) {
 }
 
 void CudaPages::Visit(const Slot& slot, const Chunk& chunk, const Move& move) {
-  for (size_t i = 0; i < chunk.pages.size(); ++i) {
+  const size_t bytes = chunk.piece.bytes;
+  for (size_t i = 0; i < chunk.ids.size(); ++i) {
     move({.index = chunk.index + i,
-          .at = chunk.at,
-          .bytes = chunk.bytes,
-          .ring = slot.slab.as<std::byte>() + i * chunk.bytes});
+          .at = chunk.piece.at,
+          .bytes = bytes,
+          .ring = slot.slab.as<std::byte>() + i * bytes});
   }
 }
 
@@ -117,8 +131,9 @@ void CudaPages::ReadBy(std::span<const uint32_t> pages, size_t offset, size_t by
                        const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
+  const Copy copy = Plan(pages, offset, bytes, PageAccess::kRead);
   size_t turn = 0;
-  for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
+  for (const Chunk& chunk : copy.chunks) {
     Slot& slot = slots_[turn++ % slots_.size()];
     Take(slot, move);
     Launch(slot, chunk, /*scatter=*/false);
@@ -133,8 +148,9 @@ void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t b
                         const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
+  const Copy copy = Plan(pages, offset, bytes, PageAccess::kWrite);
   size_t turn = 0;
-  for (const Chunk& chunk : Chunks(pages, offset, bytes)) {
+  for (const Chunk& chunk : copy.chunks) {
     Slot& slot = slots_[turn % slots_.size()];
     if (turn++ >= slots_.size()) SynchronizeEvent(slot.done);
     Visit(slot, chunk, move);
@@ -148,6 +164,12 @@ void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t b
 
 void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
                      std::byte* host) {
+  const size_t end = std::max(offset, view_.layout.PayloadBytes());
+  if (view_.rows != nullptr && offset + bytes > end) {  // behind the last layer there is no memory
+    for (size_t i = 0; i < pages.size(); ++i) {
+      std::fill_n(host + i * bytes + (end - offset), offset + bytes - end, std::byte{0});
+    }
+  }
   ReadBy(pages, offset, bytes, [=](const Portion& portion) {
     std::copy_n(portion.ring, portion.bytes, host + portion.index * bytes + portion.at);
   });

@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/page_pieces.h"
 #include "kernels/page_copier.h"
 
 namespace penstock::cuda {
@@ -23,18 +24,28 @@ class CudaPages final : public PageCopier {
     int processors = 8;  // processors (SMs) that a copy may take from compute
   };
 
+  // Memory for `rows` rows of a window group behind that of the blocks' other layers. 0: each block
+  // has memory for all layers.
+  struct Room {
+    int64_t blocks = 0;
+    int64_t rows = 0;
+  };
+
   // `device` outlives the result. Returns RESOURCE_EXHAUSTED if memory is short, naming the
   // allocation, and INVALID_ARGUMENT if a piece of the layout is not a multiple of 16 bytes.
   static absl::StatusOr<std::unique_ptr<CudaPages>> Create(const CudaDevice& device,
-                                                           const KvLayout& layout, int64_t blocks,
+                                                           const KvLayout& layout, const Room& room,
                                                            const Options& options);
   static absl::StatusOr<std::unique_ptr<CudaPages>> Create(const CudaDevice& device,
                                                            const KvLayout& layout, int64_t blocks) {
-    return Create(device, layout, blocks, Options());
+    return Create(device, layout, {.blocks = blocks}, Options());
   }
   ~CudaPages() override;
 
   const PagedKv& view() const { return view_; }
+  // Of pages with room for rows, before any use: where each block's row is. `rows` is the pool's
+  // and outlives all use.
+  void SetRows(const WindowRowsView* rows) { view_.rows = rows; }
 
   // Offset and bytes are multiples of 16.
   void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes, std::byte* host) override
@@ -58,15 +69,17 @@ class CudaPages final : public PageCopier {
       EXCLUDES(mutex_);
 
  private:
-  // The part of a copy that one slot holds: bytes [offset, offset + bytes) of some pages.
+  // The part of a copy that one slot holds: the bytes of a piece of some pages.
   struct Chunk {
-    std::span<const uint32_t> pages;
-    size_t offset = 0;
-    size_t bytes = 0;
-    size_t index = 0;  // of the first page in the caller's list
-    size_t at = 0;     // offset from the start of each page's piece
+    PagePiece piece;
+    std::span<const uint32_t> ids;  // of the pages, or of their rows
+    size_t index = 0;               // of the first page in the caller's list
 
-    size_t total() const { return pages.size() * bytes; }
+    size_t total() const { return ids.size() * piece.bytes; }
+  };
+  struct Copy {
+    std::vector<uint32_t> rows;  // of the pages
+    std::vector<Chunk> chunks;
   };
   // One ring slot: page ids and page bytes, in device and in page-locked memory.
   struct Slot {
@@ -78,8 +91,10 @@ class CudaPages final : public PageCopier {
 
   CudaPages(const CudaDevice& device, const Options& options)
       : device_(device), options_(options) {}
-  absl::Status Allocate(const KvLayout& layout, int64_t blocks);
-  std::vector<Chunk> Chunks(std::span<const uint32_t> pages, size_t offset, size_t bytes) const;
+  absl::Status Allocate(const KvLayout& layout, const Room& room);
+  void AddChunks(const PagePiece& piece, std::span<const uint32_t> ids,
+                 std::vector<Chunk>& chunks) const;
+  Copy Plan(std::span<const uint32_t> pages, size_t offset, size_t bytes, PageAccess access) const;
   void Launch(const Slot& slot, const Chunk& chunk, bool scatter);
   void Take(Slot& slot, const Move& move);
   static void Visit(const Slot& slot, const Chunk& chunk, const Move& move);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/cuda/page_pieces.h"
 #include "kernels/cuda/slabs.h"
 
 namespace penstock::cuda {
@@ -118,7 +119,9 @@ void CudaSlabs::FreePinned(std::byte* memory, size_t bytes) {
 }
 
 void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const {
-  const size_t ids_bytes = task.pages.size() * sizeof(uint32_t);
+  const SlabPieces pieces = SlabPiecesOf(pages_, task.pages, task.offset, task.bytes,
+                                         task.scatter ? PageAccess::kWrite : PageAccess::kRead);
+  const size_t ids_bytes = pieces.ids.size() * sizeof(uint32_t);
   PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
   PENSTOCK_CHECK_LE(ids_bytes, buffers.ids.bytes());
   const bool sums = !task.scatter;
@@ -127,14 +130,14 @@ void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* st
   if (task.pinned != nullptr && task.pages.empty()) {
     CopyToDevice(task.slab, task.pinned, task.total(), stream);
   }
-  std::copy(task.pages.begin(), task.pages.end(), buffers.host_ids.as<uint32_t>());
+  std::ranges::copy(pieces.ids, buffers.host_ids.as<uint32_t>());
   CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, stream);
   const SlabParams params{
-      .arena = task.pages.empty() ? nullptr : pages_.arena,
-      .block_stride = static_cast<int64_t>(pages_.layout.BlockStride()),
-      .offset = static_cast<int64_t>(task.offset),
-      .piece_bytes = static_cast<uint32_t>(task.pages.empty() ? summed : task.bytes),
-      .blocks = static_cast<uint32_t>(task.pages.empty() ? 1 : task.pages.size()),
+      .arena = task.pages.empty() ? nullptr : pieces.arena,
+      .block_stride = pieces.stride,
+      .offset = pieces.offset,
+      .piece_bytes = static_cast<uint32_t>(task.pages.empty() ? summed : pieces.bytes),
+      .blocks = static_cast<uint32_t>(task.pages.empty() ? 1 : pieces.ids.size()),
       .block_ids = buffers.ids.as<uint32_t>(),
       .slab = task.slab,
       .partials = sums ? buffers.partials.as<uint32_t>() : nullptr,

@@ -13,6 +13,7 @@ namespace penstock::cuda {
 
 constexpr int32_t kExpertsMax = 512;  // of a layer
 constexpr int32_t kExpertsPerTokenMax = 32;
+constexpr int32_t kExpertGroupsMax = 32;
 
 // scores = input * vectors^T + bias, in f32.
 struct ScoreParams {
@@ -38,6 +39,8 @@ struct RouteParams {
   int32_t per_token = 0;
   bool normalise = false;
   bool sigmoid = false;
+  int32_t groups = 1;
+  int32_t kept_groups = 1;
   float scale = 1;
 };
 

@@ -33,6 +33,7 @@ int32_t SliceInputs(const Weight& weight);
 struct SkinnyParams {
   Weight weight;
   const Bf16* input = nullptr;  // [rows][inputs]
+  int64_t input_stride = 0;     // elements from row to row of the input
   int32_t rows = 0;
   float* output = nullptr;   // [slices][output_rows][outputs]
   int64_t slice_stride = 0;  // elements from slice to slice of the output
@@ -43,6 +44,7 @@ struct SkinnyParams {
 struct WideParams {
   Weight weight;
   const Bf16* input = nullptr;  // [rows][inputs]
+  int64_t input_stride = 0;     // elements from row to row of the input
   int32_t rows = 0;
   float* output = nullptr;   // [slices, or 1 if added up][rows][outputs]
   int64_t slice_stride = 0;  // elements from slice to slice of the output

@@ -87,12 +87,32 @@ inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
               static_cast<int32_t>(layout.ScalesAt(1, plane, 0) - layout.ScalesAt(0, plane, 0))};
 }
 
-// Describes a layer of a pool in device memory. block_tokens must be a power of two. SupportsKv
-// (attention.h) tells whether the kernels support it.
+// Where a layer of the first block, or of the first row (PagedKv::rows), is, and the distance to
+// the next one.
+struct PagePlace {
+  std::byte* first = nullptr;
+  int64_t stride = 0;
+};
+inline PagePlace PlaceOf(const PagedKv& kv, int32_t layer) {
+  if (kv.rows == nullptr) {
+    return {.first = kv.arena + kv.layout.BytesBefore(layer),
+            .stride = static_cast<int64_t>(kv.layout.BlockStride())};
+  }
+  const size_t place = kv.rows->place[static_cast<size_t>(layer)];
+  if (!kv.layout.group.Has(layer)) {
+    return {.first = kv.arena + place, .stride = static_cast<int64_t>(kv.rows->block_stride)};
+  }
+  return {.first = kv.rows->arena + place, .stride = static_cast<int64_t>(kv.rows->row_stride)};
+}
+
+// Describes a layer of a pool in device memory: of its rows, which have numbers of their own, if
+// the layer is in one. block_tokens must be a power of two. SupportsKv (attention.h) tells whether
+// the kernels support it.
 inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
   const KvLayout& layout = kv.layout;
-  KvPlanes planes{.layer = kv.Layer(0, layer),
-                  .block_stride = static_cast<int64_t>(layout.BlockStride()),
+  const PagePlace place = PlaceOf(kv, layer);
+  KvPlanes planes{.layer = place.first,
+                  .block_stride = place.stride,
                   .keys = PlaneOf(layout, penstock::KvPlane::kKeys),
                   .values = PlaneOf(layout, penstock::KvPlane::kValues),
                   .kv_heads = layout.kv_heads,

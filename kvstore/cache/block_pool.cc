@@ -39,23 +39,6 @@ size_t ArenaBytes(const KvLayout& layout, int64_t blocks, bool apart, int64_t ro
   return all * layout.FullStride() + static_cast<size_t>(rows) * layout.RowStride();
 }
 
-// Rows lie behind the blocks.
-WindowRowsView RowsView(const PagedKv& kv, const uint32_t* row, uint32_t no_row) {
-  WindowRowsView view{.arena = kv.arena + static_cast<size_t>(kv.blocks) * kv.layout.FullStride(),
-                      .row_stride = kv.layout.RowStride(),
-                      .block_stride = kv.layout.FullStride(),
-                      .row = row,
-                      .no_row = no_row,
-                      .place = {}};
-  size_t in_group = 0, others = 0;
-  for (int32_t layer = 0; layer < kv.layout.layers; ++layer) {
-    size_t& next = kv.layout.group.Has(layer) ? in_group : others;
-    view.place.push_back(next);
-    next += kv.layout.BytesOf(layer);
-  }
-  return view;
-}
-
 }  // namespace
 
 WindowQuota::~WindowQuota() { pool_->ReturnRows(rows_, /*tell=*/true); }
@@ -203,6 +186,13 @@ absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& 
       new BlockPool(pages, /*owns_arena=*/false, /*apart=*/false, pages.blocks));
 }
 
+absl::StatusOr<std::unique_ptr<BlockPool>> BlockPool::CreateOver(const PagedKv& pages,
+                                                                 int64_t rows) {
+  RETURN_IF_ERROR(CheckSize(pages.layout, pages.blocks));
+  return std::unique_ptr<BlockPool>(
+      new BlockPool(pages, /*owns_arena=*/false, /*apart=*/true, rows));
+}
+
 BlockPool::BlockPool(PagedKv view, bool owns_arena, bool apart, int64_t rows)
     : view_(view),
       owns_arena_(owns_arena),
@@ -216,7 +206,7 @@ BlockPool::BlockPool(PagedKv view, bool owns_arena, bool apart, int64_t rows)
   if (view.layout.group.empty()) return;
   rows_.emplace(view.blocks, rows);
   if (!apart) return;
-  rows_view_ = RowsView(view_, rows_->rows(), rows_->no_row());
+  rows_view_ = RowsBehind(view_, rows_->rows(), rows_->no_row());
   view_.rows = &rows_view_;
 }
 

@@ -121,6 +121,9 @@ class BlockPool {
   // A pool over memory that the caller owns, such as a GPU's or a file, and that outlives the pool.
   // Each of its blocks has memory for all layers. Errors as for Create.
   static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages);
+  // The same for a model with a window group, whose layers have memory for `rows` blocks only,
+  // behind that of the other layers.
+  static absl::StatusOr<std::unique_ptr<BlockPool>> CreateOver(const PagedKv& pages, int64_t rows);
   ~BlockPool();  // CHECKs that every block was returned, by the prefix cache too.
 
   // RESOURCE_EXHAUSTED when fewer than `blocks` blocks are neither referenced nor reserved.

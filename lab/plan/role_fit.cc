@@ -51,7 +51,7 @@ absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
   role.kv_memory_bytes = request.kv_memory_bytes ? asked : usable - taken;
   const KvLayout layout = role.worker.DeviceLayout();
   role.blocks = static_cast<int64_t>(role.kv_memory_bytes / stride);
-  if (!hardware.gpu && role.blocks > 0) {  // On GPUs each block has memory for all layers.
+  if (degree == 1 && role.blocks > 0) {  // On several GPUs each block has memory for all layers.
     const KvRoom room = SplitKvMemory(layout, role.kv_memory_bytes, request.model.max_position,
                                       request.chunk_tokens);
     if (room.rows < room.blocks) role.rows = room.rows;

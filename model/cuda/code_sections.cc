@@ -8,21 +8,22 @@
 namespace penstock {
 namespace {
 
-// The values of the groups from `first` on, each `times` times.
+// Of values of host groups, each of which is `times` groups of a device: those of the device's
+// groups from `first` on.
 template <class T>
 void TakeGroups(std::vector<T>& values, int64_t first, int64_t times) {
-  values.erase(values.begin(), values.begin() + std::min<int64_t>(first, std::ssize(values)));
-  std::vector<T> repeated;
-  repeated.reserve(values.size() * static_cast<size_t>(times));
-  for (const T& value : values) repeated.insert(repeated.end(), static_cast<size_t>(times), value);
-  values = std::move(repeated);
+  std::vector<T> taken;
+  for (int64_t group = first; group < std::ssize(values) * times; ++group) {
+    taken.push_back(values[static_cast<size_t>(group / times)]);
+  }
+  values = std::move(taken);
 }
 
-// Cuts a host row to the inputs of the part, and its groups to those of a device's form.
-void CutRow(const QuantisedFormat& format, const DevicePart& part, int64_t host_inputs,
-            QuantisedRowCopy& row) {
-  const int64_t times = std::max(1, format.group / cuda::kCodeInputs);
-  const int64_t first_group = part.first_input / format.group;
+// Cuts a host row to the inputs of the part, and its groups to those of a device, of `group`
+// inputs.
+void CutRow(const QuantisedFormat& format, int64_t group, const DevicePart& part,
+            int64_t host_inputs, QuantisedRowCopy& row) {
+  const int64_t first_group = part.first_input / group, times = format.group / group;
   TakeGroups(row.scales, first_group, times);
   TakeGroups(row.zeros, first_group, times);
   TakeGroups(row.offsets, first_group, times);
@@ -49,7 +50,7 @@ CodeSections::CodeSections(const WeightMatrix& matrix, const DevicePart& part,
       continue;
     }
     const QuantisedMatrix& source = *SourceOf(std::max<int64_t>(row, 0)).matrix;
-    const cuda::CodeForm form = *CodeFormOf(source.format(), order);
+    const cuda::CodeForm form = FormOf(source.format(), order);
     if (sections_.empty() || !(sections_.back().form == form)) {
       sections_.push_back({.form = form, .first_output = i});
     }
@@ -58,9 +59,15 @@ CodeSections::CodeSections(const WeightMatrix& matrix, const DevicePart& part,
 }
 
 bool CodeSections::Takes(const QuantisedMatrix& matrix) const {
-  const QuantisedFormat& format = matrix.format();
-  return CodeFormOf(format, cuda::InputOrder::kOwn).has_value() && matrix.order().empty() &&
-         part_.first_input % format.group == 0;
+  return CodeFormOf(matrix.format(), cuda::InputOrder::kOwn).has_value() &&
+         matrix.order().empty() && part_.first_input % kGroupMin == 0;
+}
+
+// With the largest group that begins where the part begins.
+cuda::CodeForm CodeSections::FormOf(const QuantisedFormat& format, cuda::InputOrder order) const {
+  cuda::CodeForm form = *CodeFormOf(format, order);
+  while (part_.first_input % form.group != 0) form.group /= 2;
+  return form;
 }
 
 CodeSections::Source CodeSections::SourceOf(int64_t host_row) const {
@@ -82,7 +89,7 @@ void CodeSections::Fill(const Section& section, int64_t first, int64_t count, st
       if (host_row < 0) continue;
       const Source source = SourceOf(host_row);
       rows[i] = source.matrix->CopyRow(source.row);
-      CutRow(source.matrix->format(), part_, matrix_.inputs(), rows[i]);
+      CutRow(source.matrix->format(), section.form.group, part_, matrix_.inputs(), rows[i]);
       views[i] = {.codes = rows[i].codes,
                   .scales = rows[i].scales,
                   .zeros = rows[i].zeros,

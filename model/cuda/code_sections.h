@@ -8,6 +8,10 @@
 
 namespace penstock {
 
+// The fewest inputs that share a scale on a device. A part of a matrix may begin in the middle of a
+// group: then the group's scale is stored several times, for smaller groups.
+inline constexpr int64_t kGroupMin = 32;
+
 // How the codes of a quantised host matrix lie on a device. Refers to the matrix and the part.
 class CodeSections {
  public:
@@ -15,8 +19,8 @@ class CodeSections {
   CodeSections(const WeightMatrix& matrix, const DevicePart& part, cuda::InputOrder order);
 
   // True if the kernels take the codes as they are. They do not take those without a CodeFormOf,
-  // inputs in another order (GPTQ's act order), and parts that begin in the middle of a group; then
-  // the part is held in bf16.
+  // inputs in another order (GPTQ's act order), and parts that do not begin at a multiple of
+  // kGroupMin; then the part is held in bf16.
   bool kept() const { return !sections_.empty(); }
 
   struct Section {
@@ -48,6 +52,7 @@ class CodeSections {
   };
   Source SourceOf(int64_t host_row) const;
   bool Takes(const QuantisedMatrix& matrix) const;
+  cuda::CodeForm FormOf(const QuantisedFormat& format, cuda::InputOrder order) const;
 
   const WeightMatrix& matrix_;
   const DevicePart& part_;

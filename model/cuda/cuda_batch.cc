@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "kernels/cuda/latents/latents.h"
 #include "model/sampler/token_draw.h"
 
 namespace penstock {
@@ -35,7 +36,19 @@ int64_t RoundUpSize(int64_t size) {
   return (size + unit - 1) / unit * unit;
 }
 
-CudaAttention Plan(const std::vector<Part>& parts, const KvLayout& layout, int32_t group) {
+// Appends the rows of a part's blocks, and fills up to `stride` entries. The part's tokens see no
+// block before the first that it holds.
+void AppendRows(const Part& part, const PagedKv& kv, int64_t stride, std::vector<uint32_t>& to) {
+  const size_t first = to.size();
+  to.resize(first + static_cast<size_t>(stride));
+  const int64_t end = kv.layout.BlocksFor(part.slot + part.rows);
+  for (int64_t i = kv.layout.FirstGroupBlock(part.slot); i < end; ++i) {
+    to[first + static_cast<size_t>(i)] = kv.rows->row[part.sequence->blocks[i]];
+  }
+}
+
+CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t group) {
+  const KvLayout& layout = kv.layout;
   CudaAttention attention;
   for (const Part& part : parts) {
     attention.table_stride =
@@ -46,17 +59,20 @@ CudaAttention Plan(const std::vector<Part>& parts, const KvLayout& layout, int32
     const size_t first = attention.tables.size();
     attention.tables.insert(attention.tables.end(), blocks.begin(), blocks.end());
     attention.tables.resize(first + attention.table_stride);
+    if (kv.rows != nullptr) AppendRows(part, kv, attention.table_stride, attention.row_tables);
     attention.sequences.push_back(
         {.first_row = attention.rows, .rows = part.rows, .position = part.slot});
     attention.rows += part.rows;
   }
-  attention.plan = cuda::PlanAttention(attention.sequences, group);
+  const cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
+  attention.plan = cuda::PlanAttention(attention.sequences, group, tiles);
   return attention;
 }
 
 }  // namespace
 
-CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
+CudaBatch::CudaBatch(const StepArgs& args, int32_t group)
+    : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
   std::vector<Part> parts, last_parts;
   std::vector<size_t> last_of;  // indices of the sequences of last_parts
@@ -69,7 +85,10 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
       const int32_t slot = first_slot + row;
       tokens.push_back(sequence.tokens[row]);
       positions.push_back(sequence.position + row);
-      slots.push_back(int64_t{sequence.blocks[slot / page]} * page + slot % page);
+      const uint32_t block = sequence.blocks[slot / page];
+      slots.push_back(int64_t{block} * page + slot % page);
+      if (args.kv.rows == nullptr) continue;
+      row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
     }
     if (!sequence.wants_last()) continue;
     last_parts.push_back({&sequence, 1, first_slot + rows - 1});
@@ -78,20 +97,22 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group) {
   }
   AddOutputs(args.sequences, last_of);
   all_last = last_rows.size() == tokens.size();
-  all = Plan(parts, args.kv.layout, group);
-  if (!all_last) last = Plan(last_parts, args.kv.layout, group);
+  all = Plan(parts, args.kv, group);
+  if (!all_last) last = Plan(last_parts, args.kv, group);
 }
 
 bool CudaBatch::paddable() const {
   return all_last && draws.size() <= tokens.size() && all.plan.wide.empty() &&
-         all.plan.narrow.size() <= tokens.size();
+         all.plan.narrow.size() <= tokens.size() * static_cast<size_t>(row_tiles_);
 }
 
 CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
   const auto rows = static_cast<uint32_t>(all.rows);
   const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
-  return {.rows = std::min(static_cast<int32_t>(padded), rows_max),
+  const int32_t at_most = std::min(static_cast<int32_t>(padded), rows_max);
+  return {.rows = at_most,
           .table_stride = RoundUpSize(all.table_stride),
+          .narrow = at_most * row_tiles_,
           .items = static_cast<int32_t>(RoundUpSize(static_cast<int64_t>(all.plan.items.size())))};
 }
 
@@ -99,23 +120,27 @@ void CudaBatch::PadTo(const CudaBatchShape& shape) {
   tokens.resize(shape.rows);
   positions.resize(shape.rows);
   slots.resize(shape.rows, -1);
+  if (!row_slots.empty()) row_slots.resize(shape.rows, -1);
   last_rows.resize(shape.rows);
   draws.resize(shape.rows);  // padding draws belong to no row
   all.PadTo(shape);
 }
 
 void CudaAttention::PadTo(const CudaBatchShape& shape) {
-  std::vector<uint32_t> padded(shape.rows * shape.table_stride);
-  for (size_t i = 0; i < sequences.size(); ++i) {
-    const auto at = static_cast<int64_t>(i);
-    std::copy_n(tables.begin() + at * table_stride, table_stride,
-                padded.begin() + at * shape.table_stride);
+  for (std::vector<uint32_t>* const all : {&tables, &row_tables}) {
+    if (all->empty()) continue;
+    std::vector<uint32_t> padded(shape.rows * shape.table_stride);
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const auto at = static_cast<int64_t>(i);
+      std::copy_n(all->begin() + at * table_stride, table_stride,
+                  padded.begin() + at * shape.table_stride);
+    }
+    *all = std::move(padded);
   }
-  tables = std::move(padded);
   table_stride = shape.table_stride;
   rows = shape.rows;
   sequences.resize(shape.rows);
-  plan.narrow.resize(shape.rows);
+  plan.narrow.resize(shape.narrow);
   plan.items.resize(shape.items);
 }
 

@@ -14,7 +14,8 @@ namespace penstock {
 struct CudaBatchShape {
   int32_t rows = 0;
   int64_t table_stride = 0;
-  int32_t items = 0;  // splits of narrow tiles
+  int32_t narrow = 0;  // narrow tiles
+  int32_t items = 0;   // splits of these
 
   bool operator==(const CudaBatchShape&) const = default;
 };
@@ -25,6 +26,9 @@ struct CudaAttention {
   std::vector<cuda::AttentionSequence> sequences;
   cuda::AttentionPlan plan;
   std::vector<uint32_t> tables;  // table_stride entries for each sequence
+  // The same of the blocks' rows (PagedKv::rows), of which those before the window have no meaning.
+  // Empty: the pages have none.
+  std::vector<uint32_t> row_tables;
   int64_t table_stride = 0;
 
   void PadTo(const CudaBatchShape& shape);
@@ -47,6 +51,8 @@ struct CudaBatch {
   std::vector<uint32_t> tokens;    // [rows]
   std::vector<int32_t> positions;  // [rows]
   std::vector<int64_t> slots;      // [rows]: block * block_tokens + slot
+  // The same of the blocks' rows (PagedKv::rows); empty: the pages have none.
+  std::vector<int64_t> row_slots;
   CudaAttention all;               // attention of every row
   CudaAttention last;              // attention of the rows in last_rows
   bool all_last = false;           // last_rows are all rows; `last` is empty
@@ -56,6 +62,8 @@ struct CudaBatch {
   std::vector<cuda::SampleRow> draws;
 
  private:
+  int32_t row_tiles_;  // narrow tiles of a token
+
   // `last_of` are the sequences of `last_rows`.
   void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
 };

@@ -7,7 +7,8 @@ AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs)
           .wide = inputs.Add(attention.plan.wide),
           .narrow = inputs.Add(attention.plan.narrow),
           .items = inputs.Add(attention.plan.items),
-          .tables = inputs.Add(attention.tables)};
+          .tables = inputs.Add(attention.tables),
+          .row_tables = inputs.Add(attention.row_tables)};
 }
 
 }  // namespace penstock

@@ -27,7 +27,7 @@ class StepInputs {
 
 // The offsets of a CudaAttention's arrays in StepInputs.
 struct AttentionInputs {
-  size_t sequences = 0, wide = 0, narrow = 0, items = 0, tables = 0;
+  size_t sequences = 0, wide = 0, narrow = 0, items = 0, tables = 0, row_tables = 0;
 };
 
 AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs);

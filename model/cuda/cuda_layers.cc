@@ -114,6 +114,7 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   const int32_t rows = step.attention->rows;
   cuda::AddNorm(NormAdding(step, w.attention_norm), rows, parts_.stream);
   const StepAngles& angles = step.angles[static_cast<size_t>(config.RopeOf(layer))];
+  if (w.latents.has_value()) return AppendLatents(layer, angles, step);
   const bool each = config.qk_norm == QkNorm::kHead;
   cuda::RopeAppend({.product = Qkv(w, rows),
                     .cosines = step.At<float>(angles.cosines),
@@ -126,8 +127,30 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
                     .rows = rows,
                     .rotary_dims = angles.dims,
                     .kv = cuda::PlanesOf(step.kv, layer),
-                    .slots = step.At<int64_t>(step.slots)},
+                    .slots = step.At<int64_t>(step.InRows(layer) ? step.row_slots : step.slots)},
                    parts_.stream);
+}
+
+LatentPass CudaLayers::Latents(const CudaLayer& layer, int32_t rows) const {
+  return LatentPass({.config = parts_.config,
+                     .layer = *layer.latents,
+                     .scratch = parts_.scratch.latents,
+                     .rows = rows,
+                     .stream = parts_.stream});
+}
+
+// The latents come first: queries take the memory of the layer's input.
+void CudaLayers::AppendLatents(int32_t layer, const StepAngles& at, const CudaStep& step) const {
+  const CudaLayer& w = parts_.weights.layers[layer];
+  const int32_t rows = step.attention->rows;
+  const LatentPass pass = Latents(w, rows);
+  const LatentPass::Angles angles{step.At<float>(at.cosines), step.At<float>(at.sines)};
+  pass.StoreLatents(Multiply(w.latent_down, rows), angles, cuda::PlanesOf(step.kv, layer),
+                    step.At<int64_t>(step.slots));
+  if (w.query_down.weight.outputs > 0) {
+    pass.NormaliseQueries(Multiply(w.query_down, rows), parts_.scratch.input.as<Bf16>());
+  }
+  pass.RotateQueries(Multiply(w.qkv, rows), angles, step.queries);
 }
 
 void CudaLayers::KeepLastRows(CudaStep& step) const {
@@ -142,7 +165,7 @@ void CudaLayers::KeepLastRows(CudaStep& step) const {
   cuda::GatherRows({.input = s.queries.as<uint32_t>(),
                     .output = s.last_queries.as<uint32_t>(),
                     .from = from,
-                    .width = parts_.config.heads * parts_.config.head_dim / 2},
+                    .width = static_cast<int32_t>(QueryWidth(parts_.config) / 2)},
                    rows, parts_.stream);
   step.attention = &step.batch.last;
   step.attention_at = &step.last_at;
@@ -156,25 +179,28 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
   const CudaAttention& a = *step.attention;
   const AttentionInputs& at = *step.attention_at;
   const int64_t width = int64_t{config.heads} * config.head_dim;
-  cuda::Attention({.queries = step.queries,
-                   .query_stride = width,
-                   .output = s.input.as<Bf16>(),
-                   .output_stride = width,
-                   .kv = cuda::PlanesOf(step.kv, layer),
-                   .tables = step.At<uint32_t>(at.tables),
-                   .table_stride = a.table_stride,
-                   .sequences = step.At<cuda::AttentionSequence>(at.sequences),
-                   .wide = step.At<cuda::AttentionTile>(at.wide),
-                   .narrow = step.At<cuda::AttentionTile>(at.narrow),
-                   .items = step.At<cuda::SplitItem>(at.items),
-                   .wide_scratch = s.wide_attention.as<float>(),
-                   .narrow_scratch = s.narrow_attention.as<float>(),
-                   .group = config.heads / config.kv_heads,
-                   .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
-                   .scale_log2 = ScaleLog2(config),
-                   .cap_factor = CapFactor(config),
-                   .sinks = parts_.weights.layers[layer].sinks.as<float>()},
-                  a.plan.counts(), parts_.stream);
+  const CudaLayer& w = parts_.weights.layers[layer];
+  const cuda::AttentionParams params{
+      .queries = step.queries,
+      .query_stride = width,
+      .output = s.input.as<Bf16>(),
+      .output_stride = width,
+      .kv = cuda::PlanesOf(step.kv, layer),
+      .tables = step.At<uint32_t>(step.InRows(layer) ? at.row_tables : at.tables),
+      .table_stride = a.table_stride,
+      .sequences = step.At<cuda::AttentionSequence>(at.sequences),
+      .wide = step.At<cuda::AttentionTile>(at.wide),
+      .narrow = step.At<cuda::AttentionTile>(at.narrow),
+      .items = step.At<cuda::SplitItem>(at.items),
+      .wide_scratch = s.wide_attention.as<float>(),
+      .narrow_scratch = s.narrow_attention.as<float>(),
+      .group = config.heads / config.kv_heads,
+      .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+      .scale_log2 = ScaleLog2(config),
+      .cap_factor = CapFactor(config),
+      .sinks = w.sinks.as<float>()};
+  if (w.latents.has_value()) return Latents(w, a.rows).Attend(params, a.plan.counts());
+  cuda::Attention(params, a.plan.counts(), parts_.stream);
 }
 
 // Into scratch.input.
@@ -200,7 +226,8 @@ cuda::Product CudaLayers::Mlp(const CudaLayer& layer, int32_t rows) const {
   return MultiplyShared(layer.down, rows);
 }
 
-// The expert that all tokens use is the layer's MLP.
+// The expert that all tokens use is the layer's MLP. Of several GPUs each adds up its part of all
+// experts first.
 cuda::Product CudaLayers::Experts(const CudaLayer& layer, int32_t rows) const {
   CudaScratch& s = parts_.scratch;
   const ExpertPass pass({.config = parts_.config.experts,
@@ -210,8 +237,12 @@ cuda::Product CudaLayers::Experts(const CudaLayer& layer, int32_t rows) const {
                          .rows = rows,
                          .stream = parts_.stream});
   pass.AddRouted(s.input.as<Bf16>());
-  if (layer.experts->shared) pass.AddShared(Mlp(layer, rows));
-  return pass.sums();
+  if (layer.experts->shared) {
+    Activate(Multiply(layer.gate_up, rows), rows);
+    pass.AddShared(Multiply(layer.down, rows));
+  }
+  if (parts_.exchange == nullptr) return pass.sums();
+  return parts_.exchange->Sum(pass.sums(), rows, parts_.stream);
 }
 
 void CudaLayers::Finish(int32_t layer, CudaStep& step) const {

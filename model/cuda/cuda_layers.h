@@ -4,6 +4,7 @@
 #include "kernels/cuda/row_params.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_step.h"
+#include "model/cuda/latents/latent_pass.h"
 #include "model/cuda/product_exchange.h"
 
 namespace penstock {
@@ -44,6 +45,8 @@ class CudaLayers {
   // The same behind step.to_add, which it takes.
   cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
   cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
+  LatentPass Latents(const CudaLayer& layer, int32_t rows) const;
+  void AppendLatents(int32_t layer, const StepAngles& at, const CudaStep& step) const;
   void Activate(const cuda::Product& product, int32_t rows) const;
   // The output of a layer's MLP, or of its mixture, for the rows of scratch.input.
   cuda::Product Mlp(const CudaLayer& layer, int32_t rows) const;

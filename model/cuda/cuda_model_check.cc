@@ -4,6 +4,7 @@
 
 #include "kernels/bf16.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/latents/latents.h"
 #include "kernels/cuda/row_params.h"
 
 namespace penstock {
@@ -18,18 +19,30 @@ bool HasOtherActivation(const ModelConfig& config) {
 }
 
 // The first part of a mixture of experts that the kernels do not implement. Empty if there is none.
-std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
+std::string_view UnsupportedExperts(const ExpertConfig& experts) {
   if (experts.count == 0) return {};
-  if (ranks > 1) return "experts on several GPUs (tensor_parallel above 1)";
   const bool clamped = experts.gate_limit != 0;
   if (experts.biases && !clamped) return "experts with biases and a plain gate";
   if (clamped && experts.shared_intermediate > 0) {
     return "a shared expert beside those with a clamped gate (swiglu_limit)";
   }
-  if (experts.groups > 1) return "experts in groups (n_group)";
+  if (experts.groups > cuda::kExpertGroupsMax) return "more than 32 groups of experts (n_group)";
   if (experts.count > cuda::kExpertsMax) return "more than 512 experts (num_experts)";
   if (experts.per_token > cuda::kExpertsPerTokenMax) {
     return "more than 32 experts for a token (num_experts_per_tok)";
+  }
+  return {};
+}
+
+// The same of latent attention.
+std::string_view UnsupportedLatents(const ModelConfig& config, int ranks) {
+  if (!config.HasLatents()) return {};
+  if (ranks > 1) return "latent attention on several GPUs (tensor_parallel above 1)";
+  if (config.latent.rank != cuda::kLatentRank) {
+    return "latents of other than 512 elements (kv_lora_rank)";
+  }
+  if (config.latent.rope_dims != cuda::kLatentRopeDims) {
+    return "rotated keys of other than 64 elements beside latents (qk_rope_head_dim)";
   }
   return {};
 }
@@ -38,8 +51,8 @@ std::string_view UnsupportedExperts(const ExpertConfig& experts, int ranks) {
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
   if (config.hidden > cuda::kHiddenMax) return "hidden_size above 16384";
-  if (config.HasLatents()) return "multi-head latent attention (kv_lora_rank)";
-  if (const auto part = UnsupportedExperts(config.experts, ranks); !part.empty()) return part;
+  if (const auto part = UnsupportedLatents(config, ranks); !part.empty()) return part;
+  if (const auto part = UnsupportedExperts(config.experts); !part.empty()) return part;
   if (HasOtherActivation(config)) return "another activation of its MLP (hidden_act)";
   if (RotatesUnevenly(config.rope) || RotatesUnevenly(config.local_rope)) {
     return "a partial_rotary_factor that rotates other than a multiple of 8 dimensions";

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/latents/latents.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
@@ -42,6 +43,7 @@ KvLayout CudaRunner::kv_layout() const {
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
+          .latent_rope_dim = config_.latent.rope_dims,
           .group = WindowGroupOf(config_.sliding_window)};
 }
 
@@ -50,7 +52,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
                                                                const Options& options) {
   RETURN_IF_ERROR(CheckCudaModel(weights.config, options.shard.ranks));
   std::unique_ptr<CudaRunner> runner(new CudaRunner(weights, device, options));
-  if (!cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
+  if (!weights.config.HasLatents() && !cuda::SupportsKv({.head_dim = weights.config.head_dim})) {
     return FailedPrecondition(
         "head_dim is {}; the CUDA kernels support 64 and 128; use --device=cpu instead",
         weights.config.head_dim);
@@ -67,10 +69,11 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
 }
 
 // Not where attention has a window, which counts positions and not slots, nor with sinks, which the
-// scores of keys do not know. One GPU has some of the heads only.
+// scores of keys do not know, nor with latents, which have no keys of heads. One GPU of several has
+// some of the heads only.
 absl::Status CudaRunner::AllocateEvictions() {
   const auto& windows = config_.sliding_window;
-  if (options_.exchange != nullptr || config_.attention_sinks ||
+  if (options_.exchange != nullptr || config_.attention_sinks || config_.HasLatents() ||
       std::ranges::count(windows, 0) != std::ssize(windows)) {
     return absl::OkStatus();
   }
@@ -117,7 +120,9 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .draws_tokens = draws_tokens(),
                                    .takes_evicted = evictor_ != nullptr}));
   const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
-  if (!cuda::SupportsKv(planes) || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
+  const bool supported =
+      config_.HasLatents() ? cuda::SupportsLatents(planes) : cuda::SupportsKv(planes);
+  if (!supported || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
     return InvalidArgument(
         "kv.layout has blocks of {} tokens; the CUDA kernels support powers of two from 16 to "
         "1,024",
@@ -192,6 +197,7 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   StepInputs inputs;
   step.tokens = inputs.Add(batch.tokens);
   step.slots = inputs.Add(batch.slots);
+  step.row_slots = inputs.Add(batch.row_slots);
   step.angles[static_cast<size_t>(LayerRope::kMain)] =
       AddAngles(s.frequencies, config_.rope, batch.positions, inputs);
   step.angles[static_cast<size_t>(LayerRope::kLocal)] =
@@ -220,14 +226,16 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   CudaScratch& s = scratch_;
   for (const CudaAttention* attention : {&batch.all, &batch.last}) {
     const cuda::AttentionPlan& plan = attention->plan;
+    // Wide tiles of latents keep their sums in registers.
+    const size_t wide = config_.HasLatents() ? 0 : plan.wide.size();
+    RETURN_IF_ERROR(Grow(s.wide_attention,
+                         cuda::WideScratchBytes(wide, config_.kv_heads, config_.head_dim),
+                         "attention of prompts"));
+    const int32_t value_dim = kv_layout().ValueDim();
     RETURN_IF_ERROR(
-        Grow(s.wide_attention,
-             cuda::WideScratchBytes(plan.wide.size(), config_.kv_heads, config_.head_dim),
-             "attention of prompts"));
-    RETURN_IF_ERROR(Grow(
-        s.narrow_attention,
-        std::bit_ceil(cuda::NarrowScratchBytes(plan.shares, config_.kv_heads, config_.head_dim)),
-        "split attention"));
+        Grow(s.narrow_attention,
+             std::bit_ceil(cuda::NarrowScratchBytes(plan.shares, config_.kv_heads, value_dim)),
+             "split attention"));
   }
   if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;

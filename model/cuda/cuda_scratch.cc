@@ -1,6 +1,7 @@
 #include "model/cuda/cuda_scratch.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "kernels/cuda/quantised_gemm.h"
 #include "model/forward/rope_angles.h"
@@ -13,11 +14,11 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0) {
     local_frequencies = RopeFrequencies(config.local_rope, config.head_dim);
   }
-  const size_t hidden = config.hidden, query_width = size_t{1} * config.heads * config.head_dim;
+  const size_t hidden = config.hidden, query_width = static_cast<size_t>(QueryWidth(config));
   size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;
   for (const CudaLayer& layer : weights.layers) {
-    input_width = std::max<size_t>(input_width, layer.down.weight.inputs);
     for (const CudaMatrix* m : layer.Matrices()) {
+      input_width = std::max<size_t>(input_width, m->weight.inputs);
       product_width = std::max<size_t>(product_width,
                                        size_t{1} * products.Slices(m->weight) * m->weight.outputs);
       if (m->weight.quantised())
@@ -44,11 +45,13 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   if (!with_experts.empty()) {
     RETURN_IF_ERROR(experts.Allocate(config.experts, with_experts, rows));
   }
+  if (config.HasLatents()) RETURN_IF_ERROR(latents.Allocate(config, rows));
   return Grow(product, product_floats * sizeof(float), "products");
 }
 
 std::vector<const cuda::DeviceBuffer*> CudaScratch::DeviceBuffers() const {
   std::vector<const cuda::DeviceBuffer*> all = experts.DeviceBuffers();
+  std::ranges::copy(latents.DeviceBuffers(), std::back_inserter(all));
   all.insert(all.end(), {&residual, &last_residual, &input, &queries, &last_queries, &product,
                          &inputs, &expanded, &wide_attention, &narrow_attention, &draws, &sampled});
   return all;

@@ -22,6 +22,12 @@ class CudaEvent {
   void* event_;
 };
 
+// The width of all heads' queries.
+inline int64_t QueryWidth(const ModelConfig& config) {
+  return int64_t{config.heads} *
+         (config.HasLatents() ? config.latent.QueryDims() : config.head_dim);
+}
+
 // Owns the memory that a CudaRunner's steps use, one step after the other.
 struct CudaScratch {
   // Allocates the memory that every step of up to `rows` rows needs. Returns RESOURCE_EXHAUSTED
@@ -35,10 +41,11 @@ struct CudaScratch {
   std::vector<float> local_frequencies;        // of layers with LayerRope::kLocal
   cuda::DeviceBuffer residual, last_residual;  // f32 [tokens][hidden]
   cuda::DeviceBuffer input;                    // bf16, input of a product
-  cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][heads * head_dim]
+  cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][QueryWidth]
   cuda::DeviceBuffer product;                  // f32 slices
   cuda::DeviceBuffer expanded;                 // bf16, of the quantised matrix in use
   ExpertScratch experts;                       // of layers with experts
+  LatentScratch latents;                       // of latent attention
   cuda::DeviceBuffer inputs;                   // StepInputs
   cuda::DeviceBuffer wide_attention;           // sums of splits, of wide tiles
   cuda::DeviceBuffer narrow_attention;         // and of narrow ones

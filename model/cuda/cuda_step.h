@@ -25,11 +25,14 @@ struct CudaStep {
     return reinterpret_cast<const T*>(inputs + offset);
   }
 
+  // True if the layer's pages are rows (PagedKv::rows), which slots and tables of their own name.
+  bool InRows(int32_t layer) const { return kv.rows != nullptr && kv.layout.group.Has(layer); }
+
   CudaBatch batch;
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
   // Offsets in `inputs`.
-  size_t tokens = 0, positions = 0, slots = 0, last_rows = 0, draws = 0;
+  size_t tokens = 0, positions = 0, slots = 0, row_slots = 0, last_rows = 0, draws = 0;
   std::array<StepAngles, 3> angles;  // by LayerRope
   AttentionInputs all_at, last_at;
   // The rows that the rest of the layer computes: all rows, and in the last layer those with logits

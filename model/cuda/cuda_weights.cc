@@ -6,6 +6,7 @@
 
 #include "model/cuda/code_sections.h"
 #include "model/cuda/cuda_upload.h"
+#include "model/cuda/latents/latent_heads.h"
 
 namespace penstock {
 namespace {
@@ -37,14 +38,17 @@ DevicePart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const Mod
   return part;
 }
 
-// The rank's number of values of an MLP with `values` of them, a multiple of 16.
-int64_t ShardWidth(int64_t values, const ModelShard& shard) {
-  return shard.Width((values + 15) / 16 * 16);
+// The rank's number of values of an MLP, a multiple of 16. The rank's inputs of quantised `down`
+// begin where a device's group may begin, so that they keep their codes.
+int64_t ShardWidth(const WeightMatrix& down, const ModelShard& shard) {
+  const int64_t unit = down.quantised().empty() ? 16 : kGroupMin;
+  return shard.Width((down.inputs() + 15) / 16 * 16, unit);
 }
 
-// The rank's rows of gate, then of up. On the host, 16 rows of gate alternate with 16 rows of up.
-DevicePart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
-  const int64_t half = gate_up.outputs() / 2, width = ShardWidth(half, shard);
+// The rank's rows of gate, then of up, `width` of each. On the host, 16 rows of gate alternate with
+// 16 rows of up.
+DevicePart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard, int64_t width) {
+  const int64_t half = gate_up.outputs() / 2;
   DevicePart part = WholeOf(gate_up);
   part.outputs = 2 * width;
   part.row_of = [=](int64_t row) -> int64_t {
@@ -55,9 +59,8 @@ DevicePart GateUpPart(const WeightMatrix& gate_up, const ModelShard& shard) {
   return part;
 }
 
-// The rank's rows of an MLP without a gate, a multiple of 16.
-DevicePart UpPart(const WeightMatrix& up, const ModelShard& shard) {
-  const int64_t width = ShardWidth(up.outputs(), shard);
+// The rank's `width` rows of an MLP without a gate.
+DevicePart UpPart(const WeightMatrix& up, const ModelShard& shard, int64_t width) {
   DevicePart part = WholeOf(up);
   part.outputs = width;
   part.row_of = [=, all = up.outputs()](int64_t row) -> int64_t {
@@ -104,6 +107,15 @@ std::vector<cuda::WeightCodes> PlacesOf(const CodeSections& sections, const std:
     at += cuda::PanelsOf(section.outputs) * sections.panel_bytes(section);
   }
   return places;
+}
+
+// As ShardWidth, for all experts of a layer.
+int64_t ExpertWidth(const ExpertLayer& layer, const ModelShard& shard) {
+  int64_t width = 0;
+  for (const GatedWeights& expert : layer.experts) {
+    width = std::max(width, ShardWidth(expert.down, shard));
+  }
+  return width;
 }
 
 // A matrix of each expert.
@@ -182,23 +194,70 @@ class Uploader {
                      CudaLayer& layer) {
     RETURN_IF_ERROR(Norms(from, layer));
     RETURN_IF_ERROR(Sinks(from.sinks, config, shard, layer.sinks));
-    RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
-                           "qkv projection", layer.qkv));
-    const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
-    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
-                           InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
-                           "output projection", layer.attention_output));
-    if (from.experts.has_value()) return Experts(*from.experts, layer);
+    RETURN_IF_ERROR(Attention(from, config, shard, layer));
+    if (from.experts.has_value()) return Experts(*from.experts, shard, layer);
     const bool gate = config.names.HasGate();
-    RETURN_IF_ERROR(Matrix(from.gate_up, from.gate_up_bias,
-                           gate ? GateUpPart(from.gate_up, shard) : UpPart(from.gate_up, shard),
-                           gate ? "gate and up projection" : "up projection", layer.gate_up));
-    const int64_t width = ShardWidth(from.gate_up.outputs() / (gate ? 2 : 1), shard);
+    const int64_t width = ShardWidth(from.down, shard);
+    RETURN_IF_ERROR(
+        Matrix(from.gate_up, from.gate_up_bias,
+               gate ? GateUpPart(from.gate_up, shard, width) : UpPart(from.gate_up, shard, width),
+               gate ? "gate and up projection" : "up projection", layer.gate_up));
     return Matrix(from.down, from.down_bias, InputsOf(from.down, shard.rank * width, width),
                   "down projection", layer.down);
   }
 
  private:
+  absl::Status Attention(const LayerWeights& from, const ModelConfig& config,
+                         const ModelShard& shard, CudaLayer& layer) {
+    if (from.latents.has_value()) return Latents(from, config, layer);
+    RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
+                           "qkv projection", layer.qkv));
+    const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
+    return Matrix(from.attention_output, from.attention_output_bias,
+                  InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
+                  "output projection", layer.attention_output);
+  }
+
+  // Whole: CheckCudaModel refuses latents where a worker has several GPUs.
+  absl::Status Latents(const LayerWeights& from, const ModelConfig& config, CudaLayer& layer) {
+    const LatentWeights& latents = *from.latents;
+    DeviceLatents& target = layer.latents.emplace();
+    RETURN_IF_ERROR(Matrix(from.qkv, {}, WholeOf(from.qkv), "projection to queries", layer.qkv));
+    RETURN_IF_ERROR(Matrix(latents.down, {}, WholeOf(latents.down), "projection to latents",
+                           layer.latent_down));
+    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
+                           WholeOf(from.attention_output), "output projection",
+                           layer.attention_output));
+    if (!latents.query_norm.empty()) {
+      RETURN_IF_ERROR(Matrix(latents.query_down, {}, WholeOf(latents.query_down),
+                             "projection to what queries are products of", layer.query_down));
+    }
+    RETURN_IF_ERROR(Floats(latents.norm, "norm of latents", target.norm));
+    RETURN_IF_ERROR(Floats(latents.query_norm, "norm of queries", target.query_norm));
+    const LatentHeads heads(config, latents);
+    RETURN_IF_ERROR(
+        Heads(heads, LatentHeads::Kind::kQueries, "matrices of heads' queries", target.queries));
+    return Heads(heads, LatentHeads::Kind::kValues, "matrices of heads' values", target.values);
+  }
+
+  absl::Status Heads(const LatentHeads& from, LatentHeads::Kind kind, const char* what,
+                     DeviceHeads& target) {
+    target.outputs = from.outputs(kind);
+    target.inputs = from.inputs(kind);
+    const size_t bytes =
+        sizeof(Bf16) * static_cast<size_t>(target.outputs) * static_cast<size_t>(target.inputs);
+    ASSIGN_OR_RETURN(target.memory,
+                     cuda::DeviceBuffer::Create(static_cast<size_t>(from.heads()) * bytes, what));
+    return upload_.Send(
+        from.heads(), bytes,
+        [&](int64_t first, int64_t count, std::byte* to) {
+          for (int64_t head = first; head < first + count; ++head, to += bytes) {
+            from.Read(kind, head, reinterpret_cast<Bf16*>(to));
+          }
+        },
+        target.memory.as<std::byte>());
+  }
+
   absl::Status Norms(const LayerWeights& from, CudaLayer& layer) {
     RETURN_IF_ERROR(Floats(from.attention_norm, "attention norm", layer.attention_norm));
     RETURN_IF_ERROR(Floats(from.attention_output_norm, "norm of attention's output",
@@ -219,29 +278,35 @@ class Uploader {
     return Floats({first, first + heads}, "attention sinks", target);
   }
 
-  // Uploads all experts of a layer: CheckCudaModel refuses them where a worker has several GPUs.
-  absl::Status Experts(const ExpertLayer& from, CudaLayer& layer) {
-    constexpr ModelShard kWhole;
+  // The router and the rank's part of every expert.
+  absl::Status Experts(const ExpertLayer& from, const ModelShard& shard, CudaLayer& layer) {
     DeviceExperts& target = layer.experts.emplace();
     std::vector<float> router = from.router;
     router.insert(router.end(), from.shared_gate.begin(), from.shared_gate.end());
     RETURN_IF_ERROR(Floats(router, "router", target.router));
     RETURN_IF_ERROR(Floats(from.router_bias, "bias of the router", target.router_bias));
     RETURN_IF_ERROR(Floats(from.choice_bias, "bias of the choice", target.choice_bias));
-    const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, kWhole);
+    const int64_t width = ExpertWidth(from, shard), first = shard.rank * width;
+    const DevicePart gate_up = GateUpPart(from.experts[0].gate_up, shard, width);
     RETURN_IF_ERROR(Grouped(MatricesOf(from, &GatedWeights::gate_up), gate_up,
                             "experts' gate and up projections", target.gate_up));
-    const DevicePart down = InputsOf(from.experts[0].down, 0, gate_up.outputs / 2);
+    const DevicePart down = InputsOf(from.experts[0].down, first, width);
     RETURN_IF_ERROR(Grouped(MatricesOf(from, &GatedWeights::down), down,
                             "experts' down projections", target.down));
-    RETURN_IF_ERROR(ExpertBiases(from, gate_up, down, target));
+    // One rank adds the biases of the outputs to the ranks' sum.
+    const DevicePart outputs = shard.rank == 0 ? down : DevicePart{};
+    RETURN_IF_ERROR(ExpertBiases(from, gate_up, outputs, target));
     target.shared = from.shared.has_value();
     target.shared_gate = !from.shared_gate.empty();
     if (!target.shared) return absl::OkStatus();
-    const DevicePart shared = GateUpPart(from.shared->gate_up, kWhole);
-    RETURN_IF_ERROR(Matrix(from.shared->gate_up, {}, shared,
+    return SharedExpert(*from.shared, shard, layer);
+  }
+
+  absl::Status SharedExpert(const GatedWeights& from, const ModelShard& shard, CudaLayer& layer) {
+    const int64_t width = ShardWidth(from.down, shard);
+    RETURN_IF_ERROR(Matrix(from.gate_up, {}, GateUpPart(from.gate_up, shard, width),
                            "shared expert's gate and up projection", layer.gate_up));
-    return Matrix(from.shared->down, {}, InputsOf(from.shared->down, 0, shared.outputs / 2),
+    return Matrix(from.down, {}, InputsOf(from.down, shard.rank * width, width),
                   "shared expert's down projection", layer.down);
   }
 
@@ -367,6 +432,8 @@ size_t BytesOf(const CudaMatrix& matrix) {
 
 std::vector<const CudaMatrix*> CudaLayer::Matrices() const {
   std::vector<const CudaMatrix*> matrices = {&qkv, &attention_output};
+  if (latents.has_value()) matrices.push_back(&latent_down);
+  if (query_down.weight.outputs > 0) matrices.push_back(&query_down);
   if (HasMlp()) matrices.insert(matrices.end(), {&gate_up, &down});
   return matrices;
 }
@@ -401,6 +468,7 @@ size_t CudaWeights::bytes() const {
              layer.k_norm.bytes() + layer.sinks.bytes();
     for (const CudaMatrix* matrix : layer.Matrices()) bytes += BytesOf(*matrix);
     if (layer.experts.has_value()) bytes += layer.experts->bytes();
+    if (layer.latents.has_value()) bytes += layer.latents->bytes();
   }
   return bytes;
 }

@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/gemm.h"
 #include "model/cuda/experts/device_experts.h"
+#include "model/cuda/latents/device_latents.h"
 #include "model/weights/model_shard.h"
 #include "model/weights/weights.h"
 
@@ -29,7 +30,10 @@ struct CudaLayer {
   // heads.
   cuda::DeviceBuffer attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   cuda::DeviceBuffer q_norm, k_norm, sinks;
-  CudaMatrix qkv;
+  CudaMatrix qkv;  // with latents queries only
+  // With latents: to them, and to what queries are products of, which may be empty.
+  CudaMatrix latent_down, query_down;
+  std::optional<DeviceLatents> latents;
   CudaMatrix attention_output;
   // The MLP, or the expert that all tokens use. Empty: neither.
   CudaMatrix gate_up;  // all rows of gate, then all of up; without a gate those of up

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cuda/sharded_pages.h"
+#include "kernels/cuda/sharded/sharded_pages.h"
 #include "model/cuda/cuda_runner.h"
 #include "model/cuda/rank_exchange.h"
 #include "model/cuda/rank_threads.h"

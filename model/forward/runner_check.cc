@@ -173,6 +173,14 @@ void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
   small.experts.dense = {some_dense, false};
 }
 
+// Latents as large, for whose size there are kernels, and heads for two tiles of rows.
+void MakeLatentsSmall(const ModelConfig& large, ModelConfig& small) {
+  if (!large.HasLatents()) return;
+  small.kv_heads = 1;
+  small.heads = std::min(large.heads, 32);
+  if (large.latent.query_rank > 0) small.latent.query_rank = 128;
+}
+
 float SignOf(int32_t code, int bit) { return (code >> bit & 1) != 0 ? 1.0f : -1.0f; }
 
 // So large that leaving one out shows. The signs of a token's first dimensions, which name its
@@ -203,6 +211,7 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   small.intermediate = 256;
   small.kv_heads = 2 * gpus;
   small.heads = small.kv_heads * (config.heads / config.kv_heads);
+  MakeLatentsSmall(config, small);
   small.vocab = 256;
   small.max_position = std::max(config.max_position, 1024);
   if (!config.sliding_window.empty()) small.sliding_window = {20, 0};
@@ -256,6 +265,10 @@ Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixFo
     for (auto* norm : {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm,
                        &layer.mlp_output_norm, &layer.q_norm, &layer.k_norm}) {
       vary(*norm);
+    }
+    if (layer.latents.has_value()) {
+      vary(layer.latents->norm);
+      vary(layer.latents->query_norm);
     }
     for (float& sink : layer.sinks) sink += 5;
     if (layer.experts.has_value()) MakeBiasesShow(*layer.experts);

@@ -9,19 +9,20 @@ namespace penstock {
 
 // The part of a model that one GPU of a tensor-parallel group holds (Megatron-LM: Shoeybi et al.,
 // arXiv 1909.08053). Each of `ranks` GPUs has an equal number of consecutive heads of queries, keys
-// and values, the inputs of the attention output that belong to them, and a range of the MLP's
-// intermediate values. Every rank has all norms and the embedding; rank 0 has the output matrix.
+// and values, the inputs of the attention output that belong to them, and a range of the
+// intermediate values of the MLP or of each expert. Every rank has all norms and the embedding;
+// rank 0 has the output matrix.
 struct ModelShard {
   int rank = 0;
   int ranks = 1;
 
   // This rank's share of `heads` heads.
   int32_t Heads(int32_t heads) const { return heads / ranks; }
-  // This rank's share of the intermediate values, rounded up to a multiple of 16. The last rank's
-  // range may extend beyond the last value.
-  int64_t Width(int64_t intermediate) const {
+  // This rank's share of the intermediate values, rounded up to a multiple of `unit`. The ranges of
+  // the last ranks may extend beyond the last value.
+  int64_t Width(int64_t intermediate, int64_t unit) const {
     const int64_t each = (intermediate + ranks - 1) / ranks;
-    return ranks == 1 ? intermediate : (each + 15) / 16 * 16;
+    return ranks == 1 ? intermediate : (each + unit - 1) / unit * unit;
   }
   // The sizes of this part.
   ModelConfig Of(const ModelConfig& whole) const {

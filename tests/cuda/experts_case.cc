@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <random>
@@ -60,12 +61,30 @@ struct Weighed {
   std::vector<double> weights;
 };
 
+// As RouteArgs says.
+void LeaveOutGroups(const RouteCase& c, std::vector<double>& keys) {
+  const int32_t size = c.experts / c.groups;
+  std::vector<double> best;
+  for (int32_t g = 0; g < c.groups; ++g) {
+    std::vector<double> group(keys.begin() + g * size, keys.begin() + (g + 1) * size);
+    std::ranges::sort(group, std::greater());
+    best.push_back(c.sigmoid ? group[0] + group[1] : group[0]);
+  }
+  std::vector<int32_t> order(c.groups);
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return best[a] > best[b]; });
+  for (int32_t i = c.kept_groups; i < c.groups; ++i) {
+    std::fill_n(keys.begin() + order[i] * size, size, -std::numeric_limits<double>::infinity());
+  }
+}
+
 // The choice of one row in double precision.
 Weighed Oracle(const RouteCase& c, const float* scores, const std::vector<float>& bias) {
   std::vector<double> keys(scores, scores + c.experts);
   for (int e = 0; c.sigmoid && e < c.experts; ++e) {
     keys[e] = SigmoidInDouble(scores[e]) + (bias.empty() ? 0 : bias[e]);
   }
+  if (c.groups > 1) LeaveOutGroups(c, keys);
   std::vector<int32_t> order(c.experts);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return keys[a] > keys[b]; });
@@ -178,7 +197,7 @@ double ScoreDeviation(int rows, int count, int hidden, uint64_t seed, bool bias)
       want += double{ToFloat(x[i / count * hidden + k])} * vectors[i % count * hidden + k];
     }
     const double off = std::abs(scores[i] - want) / std::sqrt(hidden);
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   }
   return worst;
 }
@@ -218,6 +237,8 @@ RouteResult RunRoute(const RouteCase& c, const RouteInputs& inputs) {
          .per_token = c.per_token,
          .normalise = c.normalise,
          .sigmoid = c.sigmoid,
+         .groups = c.groups,
+         .kept_groups = c.kept_groups,
          .scale = c.scale},
         c.rows, nullptr);
   ExpectNoDeviceError("a choice of experts");
@@ -230,7 +251,7 @@ double RouteDeviation(const RouteCase& c) {
   double worst = 0;
   const auto compare = [&](float weight, double want) {
     const double off = std::abs(weight - want);
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   };
   for (int r = 0; r < c.rows; ++r) {
     const float* scores = inputs.scores.data() + int64_t{r} * CountOf(c);
@@ -353,7 +374,7 @@ double ClampedGateDeviation(int pairs, int width, int slices, bool bias, uint64_
     const double up = std::clamp(value(width + i % width), -double{kLimit}, double{kLimit});
     const double want = gate * SigmoidInDouble(1.702 * gate) * (up + 1);
     const double off = std::abs(ToFloat(got[i]) - want) / std::max(1.0, std::abs(want));
-    worst = off <= worst ? worst : off;  // NaN stays
+    if (off > worst || std::isnan(off)) worst = off;  // NaN stays
   }
   return worst;
 }

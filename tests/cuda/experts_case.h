@@ -22,6 +22,8 @@ struct RouteCase {
   bool shared = false;
   bool shared_gate = false;
   float scale = 1;
+  int32_t groups = 1;
+  int32_t kept_groups = 1;
   bool ties = false;  // scores are whole numbers, so that many are equal
   uint64_t seed = 1;
 };

@@ -21,7 +21,7 @@ TEST(CudaExperts, ScoresAreWhatTheOracleSays) {
 
 TEST(CudaExperts, ScoresAreOfTheirRow) { EXPECT_TRUE(ScoresAreOfTheirRow(6, 20, 264, 4)); }
 
-// Every rule, and the counts of real models: Mixtral, Qwen3, GLM-4.5, Qwen3-Next.
+// Every rule, and the counts of real models: Mixtral, Qwen3, GLM-4.5, Qwen3-Next, DeepSeek.
 std::vector<RouteCase> Routes() {
   std::vector<RouteCase> cases = {
       {.experts = 8, .per_token = 2},
@@ -35,6 +35,15 @@ std::vector<RouteCase> Routes() {
        .choice_bias = true,
        .shared = true,
        .scale = 2.5f},
+      {.experts = 160, .per_token = 6, .normalise = false, .groups = 8, .kept_groups = 3},
+      {.experts = 256,
+       .per_token = 8,
+       .sigmoid = true,
+       .choice_bias = true,
+       .scale = 2.5f,
+       .groups = 8,
+       .kept_groups = 4},
+      {.experts = 64, .per_token = 4, .sigmoid = true, .groups = 32, .kept_groups = 2},
       {.experts = 5, .per_token = 5, .normalise = false, .sigmoid = true, .scale = 0.5f}};
   for (size_t i = 0, count = cases.size(); i < count; ++i) {
     if (cases[i].choice_bias) continue;
@@ -65,6 +74,8 @@ TEST(CudaExperts, RoutesAreTheCpus) {
                            .normalise = c.normalise,
                            .sigmoid = c.sigmoid,
                            .choice_bias = {inputs.bias.data(), {std::ssize(inputs.bias)}},
+                           .groups = c.groups,
+                           .kept_groups = c.kept_groups,
                            .scale = c.scale,
                            .scores = {scores.data(), {1, c.experts}},
                            .chosen = {chosen.data(), {1, c.per_token}},
@@ -79,8 +90,8 @@ TEST(CudaExperts, RoutesAreTheCpus) {
 
 // A broken model's scores still choose as many experts as a token needs, each once.
 TEST(CudaExperts, ScoresThatAreNoNumbersChooseExperts) {
-  const RouteCase c{.rows = 1, .experts = 70, .per_token = 8};
-  for (const int step : {1, 2, 3}) {
+  for (const auto& [groups, step] : {std::pair{1, 1}, {1, 2}, {1, 3}, {7, 1}, {7, 2}, {7, 11}}) {
+    const RouteCase c{.rows = 1, .experts = 70, .per_token = 8, .groups = groups, .kept_groups = 1};
     RouteInputs inputs = InputsOf(c);
     for (int e = 0; e < c.experts; e += step) {
       inputs.scores[e] = std::numeric_limits<float>::quiet_NaN();

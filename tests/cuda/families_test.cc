@@ -11,6 +11,7 @@
 #include "model/cuda/cuda_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/cuda/rounded_weights.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"
 
@@ -18,6 +19,21 @@ namespace penstock {
 namespace {
 
 constexpr double kLimit = 2.5e-2;  // of rounding: activations are bf16 here
+
+// The sizes of real latents, whose queries differ from the input's size.
+void MakeLatentsFit(ModelConfig& config) {
+  config.kv_heads = 1;
+  config.heads = 20;  // more than a tile has rows
+  config.latent = {.rank = 512,
+                   .query_rank = config.latent.query_rank > 0 ? 72 : 0,
+                   .plain_dims = 24,
+                   .rope_dims = 64,
+                   .value_dims = 40};
+  config.head_dim = config.latent.rank + config.latent.rope_dims;
+  config.rope.rotary_dims = config.latent.rope_dims;
+  config.experts.dense = {true, false};
+  config.experts.scale = 20;  // experts show beside the heads' large sums
+}
 
 // The description of a golden checkpoint with sizes that the kernels take, and with numbers so far
 // from those that change nothing that ignoring them shows.
@@ -43,6 +59,7 @@ ModelConfig DescriptionOf(const std::string& name) {
     const bool differ = other != config.layer_rope.end();
     config.layer_rope = {config.layer_rope.front(), differ ? *other : config.layer_rope.front()};
   }
+  if (config.HasLatents()) MakeLatentsFit(config);
   if (config.attention_scale != 0) config.attention_scale = 0.05f;
   if (config.attention_cap != 0) config.attention_cap = 2;
   if (config.logit_cap != 0) config.logit_cap = 2;
@@ -69,6 +86,10 @@ Weights VariedWeights(const ModelConfig& config, const MatrixForms& forms = {}) 
     for (auto* norm : {&layer.attention_norm, &layer.attention_output_norm, &layer.mlp_norm,
                        &layer.mlp_output_norm, &layer.q_norm, &layer.k_norm}) {
       vary(*norm);
+    }
+    if (layer.latents.has_value()) {
+      vary(layer.latents->norm);
+      vary(layer.latents->query_norm);
     }
     for (size_t i = 0; i < layer.sinks.size(); ++i) layer.sinks[i] = static_cast<float>(i) + 1;
   }
@@ -173,7 +194,7 @@ TEST_P(CudaFamilies, IgnoringAPartShows) {
                [](F f) { f.config().parallel_residual = false; });
   expect_shown("wide norms", right.qk_norm == QkNorm::kWidth,
                [](F f) { f.config().qk_norm = QkNorm::kHead; });
-  expect_shown("rotary", right.rope.rotary_dims != 0, [](F f) {
+  expect_shown("rotary", right.rope.rotary_dims != 0 && !right.HasLatents(), [](F f) {
     f.config().rope.rotary_dims = 16;
     if (!f.config().rope.divisors.empty()) f.config().rope.divisors.resize(8);
   });
@@ -234,6 +255,32 @@ INSTANTIATE_TEST_SUITE_P(Experts, CudaFamilies,
                          testing::Values("glm4_moe", "gpt_oss", "mixtral", "qwen2_moe",
                                          "qwen3_moe"),
                          [](const auto& name) { return std::string(name.param); });
+
+INSTANTIATE_TEST_SUITE_P(Latents, CudaFamilies,
+                         testing::Values("deepseek_v2", "deepseek_v2_lite", "deepseek_v3"),
+                         [](const auto& name) { return std::string(name.param); });
+
+// Latents whose queries have a latent, too, without experts.
+ModelConfig WithLatents() {
+  ModelConfig config = DescriptionOf("deepseek_v3");
+  config.experts = {};
+  return config;
+}
+
+TEST(CudaFamily, QueriesOfLatentsAgreeWithTheCpu) {
+  Family family(VariedWeights(WithLatents()));
+  const std::vector<float> want = family.OnCpu();
+  EXPECT_LT(Deviation(Family::Logits(*family.OnGpu()), want), kLimit);
+  const auto off = [&](const auto& mistake) {
+    Family wrong(VariedWeights(WithLatents()));
+    for (LayerWeights& layer : wrong.weights().layers) mistake(*layer.latents);
+    return Deviation(Family::Logits(*wrong.OnGpu()), want);
+  };
+  EXPECT_GT(off([](LatentWeights& w) { std::ranges::fill(w.norm, 1.0f); }), 2 * kLimit);
+  EXPECT_GT(off([](LatentWeights& w) { std::ranges::fill(w.query_norm, 1.0f); }), 2 * kLimit);
+  EXPECT_GT(off([](LatentWeights& w) { std::ranges::reverse(w.values); }), 2 * kLimit);
+  EXPECT_GT(off([](LatentWeights& w) { std::ranges::reverse(w.queries); }), 2 * kLimit);
+}
 
 // gpt-oss's attention without its experts: sinks, and windows in every second layer.
 ModelConfig WithSinks() {
@@ -369,6 +416,25 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfExperts) {
   glm.experts.scale = 2.5f;
   EXPECT_EQ(StartUp(glm, right), "");
   EXPECT_NE(StartUp(glm, [](Config c) { c.experts.scale = 1; }), "");
+}
+
+TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfLatents) {
+  using Config = ModelConfig&;
+  ModelConfig lite = MixtureLike("deepseek_v2_lite", 64, 6);
+  lite.heads = 4;
+  EXPECT_EQ(StartUp(lite, [](Config) {}), "");
+  EXPECT_NE(StartUp(lite, [](Config c) { c.rope.scaling = RopeScaling::kNone; }), "");
+  ModelConfig v3 = MixtureLike("deepseek_v3", 256, 8);
+  v3.experts.groups = 8;
+  v3.experts.kept_groups = 4;
+  EXPECT_EQ(StartUp(v3, [](Config) {}), "");
+  const auto without = [&](const auto& change) {
+    return StartUpWith(lite, [&](Weights& weights) {
+      for (LayerWeights& layer : weights.layers) change(*layer.latents);
+    });
+  };
+  EXPECT_NE(without([](LatentWeights& w) { std::ranges::reverse(w.queries); }), "");
+  EXPECT_NE(without([](LatentWeights& w) { std::ranges::reverse(w.values); }), "");
 }
 
 TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfGptOss) {

@@ -166,6 +166,24 @@ TEST(CudaBatch, IsPaddedToItsShape) {
   EXPECT_EQ(pad(std::vector<int32_t>(17, 5)).rows, 24);
 }
 
+// A token of many heads that share a key has several narrow tiles.
+TEST(CudaBatch, PadsTheTilesOfManyHeads) {
+  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
+  const std::vector<uint32_t> blocks(40, 1), token = {3};
+  std::vector<SequenceStep> steps;
+  for (const int32_t position : {0, 600, 5}) {
+    steps.push_back(
+        {.tokens = token, .position = position, .blocks = blocks, .wants_logits = true});
+  }
+  CudaBatch batch({.sequences = steps, .kv = {.arena = nullptr, .blocks = 40, .layout = layout}},
+                  /*group=*/128);
+  EXPECT_TRUE(batch.paddable());
+  EXPECT_EQ(batch.all.plan.narrow.size(), 24u);
+  batch.PadTo(batch.PaddedShape(512));
+  EXPECT_EQ(batch.all.plan.narrow.size(), 32u);
+  EXPECT_LT(batch.all.plan.narrow.back().sequence, 0);
+}
+
 // The same steps on two runners, one of which makes graphs.
 class Twins {
  public:
@@ -225,6 +243,19 @@ TEST(CudaGraphs, ChangeNoBit) {
   twins.Serve();
   EXPECT_GE(twins.graphs().launches(), 5);
   EXPECT_LE(twins.graphs().made(), 5);
+}
+
+TEST(CudaGraphs, ChangeNoBitOfLatents) {
+  ModelConfig config = TinyConfig();
+  config.heads = 20;
+  config.kv_heads = 1;
+  config.latent = {.rank = 512, .plain_dims = 24, .rope_dims = 64, .value_dims = 40};
+  config.head_dim = 576;
+  config.rope.rotary_dims = 64;
+  config.attention_scale = 0.1f;
+  Twins twins(config);
+  twins.Serve();
+  EXPECT_GE(twins.graphs().launches(), 5);
 }
 
 TEST(CudaGraphs, ChangeNoBitOfOtherModelsAndPages) {

@@ -44,7 +44,8 @@ class PagesTest : public testing::TestWithParam<CudaPages::Options> {
   }
 
   std::unique_ptr<CudaDevice> device_ = *CudaDevice::Open(0);
-  std::unique_ptr<CudaPages> pages_ = *CudaPages::Create(*device_, kLayout, kBlocks, GetParam());
+  std::unique_ptr<CudaPages> pages_ =
+      *CudaPages::Create(*device_, kLayout, {.blocks = kBlocks}, GetParam());
   std::vector<std::byte> mirror_ = std::vector<std::byte>(kBlocks * kLayout.BlockStride());
 };
 

@@ -8,7 +8,6 @@
 
 #include "kernels/buffer.h"
 #include "model/forward/model_runner.h"
-#include "model/weights/weights.h"
 
 namespace penstock {
 
@@ -29,28 +28,6 @@ inline std::vector<uint32_t> Prompt(int size, uint32_t seed) {
   std::vector<uint32_t> tokens;
   for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
   return tokens;
-}
-
-// The matrix with its weights rounded to bf16.
-inline WeightMatrix InBf16(const WeightMatrix& matrix) {
-  PackedMatrix packed(matrix.outputs(), matrix.inputs());
-  std::vector<float> values(static_cast<size_t>(matrix.inputs()));
-  std::vector<Bf16> row(values.size());
-  for (int64_t output = 0; output < matrix.outputs(); ++output) {
-    matrix.GetRow(output, values.data());
-    std::ranges::transform(values, row.begin(), ToBf16);
-    packed.SetRow(output, row.data());
-  }
-  return WeightMatrix(std::move(packed));
-}
-
-inline void RoundToBf16(ExpertLayer& layer) {
-  const auto round = [](GatedWeights& expert) {
-    expert.gate_up = InBf16(expert.gate_up);
-    expert.down = InBf16(expert.down);
-  };
-  for (GatedWeights& expert : layer.experts) round(expert);
-  if (layer.shared.has_value()) round(*layer.shared);
 }
 
 // A runner with an arena that it may write to, and a table of scattered blocks per sequence.

@@ -15,6 +15,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/load/load_model.h"
 #include "model/sampler/sampler.h"
+#include "tests/cuda/rounded_weights.h"
 #include "tests/cuda/runner_rig.h"
 #include "tests/support/environment.h"
 
@@ -409,8 +410,8 @@ TEST(CudaRunner, RefusesFamiliesByTheirParts) {
     EXPECT_TRUE(check(taken).ok()) << check(taken);
   }
   const std::pair<const char*, const char*> refused[] = {
-      {"deepseek_v2", "DeepseekV2ForCausalLM has multi-head latent attention"},
-      {"deepseek_v3", "DeepseekV3ForCausalLM has multi-head latent attention"},
+      {"deepseek_v2", "DeepseekV2ForCausalLM has latents of other than 512 elements"},
+      {"deepseek_v3", "DeepseekV3ForCausalLM has latents of other than 512 elements"},
       {"glm4", "Glm4ForCausalLM has a partial_rotary_factor"},          // of 12 dimensions
       {"glm4_moe", "Glm4MoeForCausalLM has a partial_rotary_factor"}};  // of 12 dimensions
   for (const auto& [name, error] : refused) {
@@ -433,6 +434,18 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_TRUE(refused([](Config c) { c.names.gate = ""; }));
   EXPECT_TRUE(refused([](Config c) { c.rope.rotary_dims = 36; }));
   EXPECT_TRUE(refused([](Config c) { c.local_rope.rotary_dims = 4; }));
+  const auto latents = [&](const auto& change, int ranks = 1) {
+    return refused(
+        [&](Config c) {
+          c.latent = {.rank = 512, .plain_dims = 24, .rope_dims = 64, .value_dims = 40};
+          change(c);
+        },
+        ranks);
+  };
+  EXPECT_FALSE(latents([](Config) {}));
+  EXPECT_TRUE(latents([](Config) {}, 2));
+  EXPECT_TRUE(latents([](Config c) { c.latent.rank = 256; }));
+  EXPECT_TRUE(latents([](Config c) { c.latent.rope_dims = 32; }));
   const auto wide_norms = [](Config c) { c.qk_norm = QkNorm::kWidth; };
   EXPECT_FALSE(refused(wide_norms));
   EXPECT_TRUE(refused(wide_norms, 2));
@@ -446,12 +459,13 @@ TEST(CudaRunner, RefusesEachPart) {
   };
   using Mixture = ExpertConfig&;
   EXPECT_FALSE(experts([](Mixture) {}));
-  EXPECT_TRUE(experts([](Mixture) {}, 2));
+  EXPECT_FALSE(experts([](Mixture) {}, 2));
   EXPECT_TRUE(experts([](Mixture m) { m.biases = true; }));
   EXPECT_FALSE(experts([](Mixture m) { m.gate_limit = 7; }));
   EXPECT_FALSE(experts([](Mixture m) { m.biases = true, m.gate_limit = 7; }));
   EXPECT_TRUE(experts([](Mixture m) { m.gate_limit = 7, m.shared_intermediate = 64; }));
-  EXPECT_TRUE(experts([](Mixture m) { m.groups = 2; }));
+  EXPECT_FALSE(experts([](Mixture m) { m.groups = 32; }));
+  EXPECT_TRUE(experts([](Mixture m) { m.groups = 64; }));
   EXPECT_TRUE(experts([](Mixture m) { m.count = 513; }));
   EXPECT_TRUE(experts([](Mixture m) { m.per_token = 33; }));
   EXPECT_TRUE(refused([](Config c) { c.latent.rank = 64; }));

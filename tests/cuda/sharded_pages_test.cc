@@ -1,6 +1,6 @@
 // Pages whose heads are spread over several (emulated) GPUs, as the host sees them.
 
-#include "kernels/cuda/sharded_pages.h"
+#include "kernels/cuda/sharded/sharded_pages.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <random>
 
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 #include "tests/support/environment.h"
 
 namespace penstock::cuda {
@@ -29,7 +29,8 @@ class ShardedPagesTest : public testing::TestWithParam<ShardCase> {
     for (int rank = 0; rank < GetParam().ranks; ++rank) {
       devices_.push_back(*CudaDevice::Open(rank));
       ranks.push_back(*CudaPages::Create(*devices_.back(), LayoutOfRank(layout_, GetParam().ranks),
-                                         kBlocks, {.slot_bytes = GetParam().slot_bytes}));
+                                         {.blocks = kBlocks},
+                                         {.slot_bytes = GetParam().slot_bytes}));
     }
     pages_ = std::make_unique<ShardedPages>(std::move(ranks));
   }

@@ -7,13 +7,14 @@
 #include <cstdlib>
 #include <optional>
 
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 #include "kernels/page_copier.h"
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
 #include "model/sampler/token_draw.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
+#include "tests/cuda/rounded_weights.h"
 #include "tests/support/environment.h"
 #include "worker/model/nccl_ranks.h"
 
@@ -23,6 +24,7 @@ namespace {
 constexpr int32_t kPositions = 96;
 constexpr int64_t kBlocks = kPositions / 16 * 3;  // of three sequences
 constexpr double kBf16Deviation = 2e-2;           // activations are bf16 on GPUs
+constexpr double kMixtureDeviation = 2.5e-2;
 
 ModelConfig SmallConfig() {
   return {.layers = 2,
@@ -213,19 +215,29 @@ class TensorParallelTest : public testing::TestWithParam<int> {
 };
 
 // As near to the CPU as one GPU is: what the parts of a sum add is rounding in f32 alone.
-void CompareWithOthers(const ModelConfig& config, int ranks) {
-  const Weights weights = RandomWeights(config, 5, 0.2f);
+void CompareWithOthers(const Weights& weights, int ranks, double limit = kBf16Deviation) {
   ManyGpusRig many(weights, ranks);
   OneGpuRig one(weights);
   CpuRig cpu(weights);
   const auto step = [&](const std::vector<Feed>& feeds) {
     const std::vector<float> want = cpu.Step(feeds), got = many.Step(feeds);
-    EXPECT_LT(Deviation(got, want), kBf16Deviation);
-    EXPECT_LT(Deviation(got, one.Step(feeds)), kBf16Deviation / 2);
+    EXPECT_LT(Deviation(got, want), limit);
+    EXPECT_LT(Deviation(got, one.Step(feeds)), limit / 2);
   };
   step({{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0, false}});
   step({{2, Prompt(9, 3), 0}, {0, {7}, 21}, {1, {9, 11}, 5}});
   step({{1, {3}, 7}, {2, {5}, 9, false}, {0, {13}, 22}});
+}
+void CompareWithOthers(const ModelConfig& config, int ranks) {
+  CompareWithOthers(RandomWeights(config, 5, 0.2f), ranks);
+}
+
+// Like a golden checkpoint, for up to four GPUs.
+ModelConfig SmallMixture(const std::string& family) {
+  ModelConfig config = *LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + family);
+  config.head_dim = 64;
+  if (config.rope.rotary_dims != 0) config.rope.rotary_dims = 24;
+  return SmallModelLike(config, 4);
 }
 
 TEST_P(TensorParallelTest, AgreesWithOneGpuAndTheCpu) {
@@ -240,6 +252,59 @@ TEST_P(TensorParallelTest, TakesOtherFamilies) {
 }
 TEST_P(TensorParallelTest, AddsProductsOfSeveralSlices) {
   CompareWithOthers(WideConfig(), GetParam());
+}
+
+// With and without an expert that all tokens use, a gate of it, biases; the last GPUs have fewer
+// values of an expert than the others.
+TEST_P(TensorParallelTest, DividesEveryExpert) {
+  for (const char* family : {"mixtral", "qwen2_moe", "glm4_moe", "gpt_oss"}) {
+    SCOPED_TRACE(family);
+    ModelConfig config = SmallMixture(family);
+    config.experts.intermediate = 40;
+    if (config.experts.shared_intermediate != 0) config.experts.shared_intermediate = 24;
+    Weights weights = RandomWeights(config, 5, 0.1f);
+    MakeChoicesClear(weights);
+    CompareWithOthers(weights, GetParam(), kMixtureDeviation);
+  }
+}
+
+// Each GPU has 96 inputs, so that all but the first begin in the middle of a group of 128.
+TEST_P(TensorParallelTest, KeepsCodesWhereAGroupIsDivided) {
+  const QuantisedFormat formats[] = {
+      {.bits = 4, .group = 128},
+      {.bits = 8, .group = 64},
+      {.code = CodeType::kE2m1, .bits = 4, .group = 32, .scale = ScaleType::kBf16}};
+  const auto device = *cuda::CudaDevice::Open(0);
+  for (const QuantisedFormat& format : formats) {
+    for (const char* family : {"llama_linear", "qwen2_moe"}) {
+      SCOPED_TRACE(testing::Message() << format.Name() << " " << family);
+      ModelConfig config = SmallMixture(family);
+      config.intermediate = config.experts.intermediate = 96 * GetParam();
+      if (config.experts.count != 0) config.experts.shared_intermediate = 32 * GetParam();
+      const auto weights_of = [&] {
+        Weights weights = RandomWeights(config, 5, 0.2f, {.layers = format});
+        MakeChoicesClear(weights);
+        return weights;
+      };
+      const Weights codes = weights_of();
+      Weights bf16 = weights_of();
+      for (LayerWeights& layer : bf16.layers) {
+        layer.experts.has_value() ? RoundToBf16(*layer.experts) : RoundToBf16(layer);
+      }
+      device->Select();
+      for (int rank = 0; rank < GetParam(); ++rank) {
+        const auto there = *CudaWeights::Upload(codes, {.rank = rank, .ranks = GetParam()},
+                                                cuda::InputOrder::kOwn, 1, device->stream());
+        EXPECT_TRUE(there->layers.back().down.weight.quantised()) << rank;
+        if (config.experts.count != 0) {
+          EXPECT_TRUE(there->layers.back().experts->down.weight.quantised()) << rank;
+        }
+      }
+      ManyGpusRig in_codes(codes, GetParam()), in_bf16(bf16, GetParam());
+      const std::vector<Feed> feeds = {{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0}};
+      EXPECT_EQ(in_codes.Step(feeds), in_bf16.Step(feeds));
+    }
+  }
 }
 
 // In every format the first layer's keys and values come of the same arithmetic.

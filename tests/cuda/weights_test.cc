@@ -6,12 +6,14 @@
 #include <cstring>
 #include <filesystem>
 
+#include "lab/fake/temp_folder.h"
 #include "lab/plan/weight_meter.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_upload.h"
 #include "model/cuda/cuda_weights.h"
 #include "model/load/load_model.h"
 #include "model/load/stored_model.h"
+#include "tests/e2e/models/latent_model.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -44,9 +46,18 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
                             &CudaLayer::mlp_norm, &CudaLayer::mlp_output_norm}) {
       EXPECT_TRUE(SameBytes(x.*norm, y.*norm)) << i;
     }
-    for (const auto matrix :
-         {&CudaLayer::qkv, &CudaLayer::attention_output, &CudaLayer::gate_up, &CudaLayer::down}) {
+    for (const auto matrix : {&CudaLayer::qkv, &CudaLayer::attention_output, &CudaLayer::gate_up,
+                              &CudaLayer::down, &CudaLayer::latent_down, &CudaLayer::query_down}) {
       EXPECT_TRUE(Same(x.*matrix, y.*matrix)) << i;
+    }
+    ASSERT_EQ(x.latents.has_value(), y.latents.has_value());
+    if (x.latents.has_value()) {
+      for (const auto norm : {&DeviceLatents::norm, &DeviceLatents::query_norm}) {
+        EXPECT_TRUE(SameBytes((*x.latents).*norm, (*y.latents).*norm)) << i;
+      }
+      for (const auto heads : {&DeviceLatents::queries, &DeviceLatents::values}) {
+        EXPECT_TRUE(SameBytes(((*x.latents).*heads).memory, ((*y.latents).*heads).memory)) << i;
+      }
     }
     ASSERT_EQ(x.experts.has_value(), y.experts.has_value());
     if (!x.experts.has_value()) continue;
@@ -111,6 +122,29 @@ TEST(CudaWeights, ExpertsTakeWhatThePlanCounts) {
     EXPECT_NEAR(static_cast<double>(bytes) / sizes->experts.gpu_bytes, 1, 1e-6);
   }
   EXPECT_GT(quantised, 0);
+}
+
+// kv_b_proj is cut up while it is loaded, or while it is uploaded from its file.
+TEST(CudaWeights, LatentsAreTheSameFromFiles) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  const TempFolder folder;
+  WriteLargeLatentModel(folder.path());
+  EXPECT_EQ(CompareShards(folder.path(), *device), 1);
+  const auto model = LoadModel(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto there = CudaWeights::Upload(model->weights, {}, kOrder, 1, device->stream());
+  ASSERT_TRUE(there.ok()) << there.status();
+  const auto sizes = MeasureModel(folder.path(), model->weights.config, WeightPolicy::kCheckpoint);
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  double bytes = 0;
+  for (const CudaLayer& layer : (*there)->layers) {
+    for (const CudaMatrix* matrix : layer.Matrices()) {
+      bytes += static_cast<double>(matrix->memory.bytes());
+    }
+    bytes += static_cast<double>(layer.latents->queries.memory.bytes() +
+                                 layer.latents->values.memory.bytes());
+  }
+  EXPECT_NEAR(bytes / sizes->layers.gpu_bytes, 1, 1e-6);
 }
 
 TEST(CudaWeights, AreTheSameFromFilesForEveryCheckpointAndShard) {

@@ -13,6 +13,8 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
+#include "tests/e2e/models/latent_model.h"
+#include "tests/e2e/models/window_model.h"
 #include "tests/support/environment.h"
 #include "tests/support/files.h"
 
@@ -141,9 +143,87 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
                                          Mixture{"Qwen3-MoE", "int4"},
                                          Mixture{"gpt-oss", "checkpoint"}));
 
+// Latent attention with groups of experts. Pages of latents go by the host's memory or the GPU's,
+// as they are or encoded without loss.
+class GpuLatentTest : public testing::TestWithParam<const char*> {};  // by codec
+TEST_P(GpuLatentTest, AnswersAreThoseOfOneProcess) {
+  constexpr int kLongest = 530;  // with splits of attention
+  const TempFolder model;
+  WriteLargeLatentModel(model.path());
+  LocalGenerator local({.model = model.path(),
+                        .step_tokens = kLongest,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.045});
+  const std::vector<std::string> decode = {"--device=cuda:0", "--gpu_memory_utilization=0.045"};
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128",
+                                 std::string("--wire_codec=") + GetParam()});
+  Cluster cluster({.model = model.path(),
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, kLongest}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+INSTANTIATE_TEST_SUITE_P(Codecs, GpuLatentTest, testing::Values("raw", "lx16"));
+
+// A model in which four of five layers have a window: GPUs have memory for those layers of the
+// blocks in some sequence's window only. Tokens are those of one process that keeps all.
+TEST(GpuWindowTest, LayersWithAWindowHaveRowsOfTheirOwn) {
+  const TempFolder model;
+  WriteWindowModel(model.path(), 64, WindowedLayersOf::kAllButThird);
+  LocalGenerator local({.model = model.path(),
+                        .step_tokens = 512,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  std::vector<std::string> decode = kOnGpu;
+  decode.emplace_back("--dram_memory=16MiB");
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
+  Cluster cluster({.model = model.path(),
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, 300}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/20));
+  }
+  for (WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
+    const auto state = worker->State();
+    EXPECT_GT(state->kv_rows_total(), 0u);
+    EXPECT_LT(state->kv_rows_total(), state->kv_blocks_total());
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+// Guesses of a model on the same GPU, which are often right: no token changes.
+TEST(GpuDraftModelTest, ChangesNoToken) {
+  LocalGenerator local({.model = ModelFolder(),
+                        .step_tokens = 512,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  const std::vector<std::string> decode = {
+      "--device=cuda:0",      "--gpu_memory_utilization=0.042", "--draft_model=" + ModelFolder(),
+      "--draft_weights=int4", "--draft_kv_memory=4MiB",         "--max_draft_tokens=4",
+      "--random_drafts"};
+  Cluster cluster({.prefill_flags = kOnGpu, .decode_flags = decode, .worker_suffix = "-emulated"});
+  CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 40, /*tokens_max=*/24));
+  const auto state = cluster.decode()[0].State();
+  EXPECT_GT(state->draft_model_tokens_accepted(), 0u) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
 // Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
 // go whole from one to the other, and come back.
-class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {};
+class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  // Of the bundled model, or of that in a folder.
+  static void WorkTogether(const std::string& model);
+};
 
 std::vector<std::string> OnGpus(int count) {
   std::vector<std::string> flags = kOnGpu;
@@ -152,14 +232,15 @@ std::vector<std::string> OnGpus(int count) {
   return flags;
 }
 
-TEST_P(DegreesTest, WorkTogether) {
+void DegreesTest::WorkTogether(const std::string& model) {
   const TempFolder folder;
   const std::string log = folder.path() + "/nccl";
   const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
   const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
-  LocalGenerator local(ModelFolder());
+  LocalGenerator local(model);
   {
-    Cluster cluster({.prefill_flags = OnGpus(GetParam().first),
+    Cluster cluster({.model = model,
+                     .prefill_flags = OnGpus(GetParam().first),
                      .decode_flags = OnGpus(GetParam().second),
                      .worker_suffix = "-emulated"});
     CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4));
@@ -167,6 +248,15 @@ TEST_P(DegreesTest, WorkTogether) {
   }
   EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
   EXPECT_EQ(ReadFile(log).find("aborted"), std::string::npos) << ReadFile(log);
+}
+
+TEST_P(DegreesTest, WorkTogether) { WorkTogether(ModelFolder()); }
+
+// Each GPU has a part of every expert.
+TEST_P(DegreesTest, ShareExperts) {
+  const TempFolder model;
+  WriteGptOssModel(model.path());
+  WorkTogether(model.path());
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,

@@ -189,14 +189,13 @@ TEST_P(SelectionFailoverTest, TheAnswerIsTheUndisturbedOne) {
   TestRequest request = Prompt(250, local.vocab(), 190);
   request.tokens_max = 400;
   request.choices = 2;
-  Disturbance disturbance(cluster, GetParam(), 50);
-  const TestAnswer answer = AskFor(cluster, request, "quest:72", std::ref(disturbance));
+  const TestAnswer answer = AskDisturbed(
+      cluster, {.signal = GetParam(), .tokens = 50},
+      [&](const auto& on_tokens) { return AskFor(cluster, request, "quest:72", on_tokens); });
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  ASSERT_TRUE(disturbance.happened());
   for (uint32_t choice = 0; choice < 2; ++choice) {
     EXPECT_EQ(answer.tokens[choice], Expected(local, request, "quest:72", choice));
   }
-  EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late";
   if (GetParam() == SIGTERM) {
     EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
   }

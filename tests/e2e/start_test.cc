@@ -119,11 +119,6 @@ TEST_P(WorkerStartTest, ADraftModelWithAnotherTokenizer) {
                 "tokenizer of model");
 }
 
-TEST_P(WorkerStartTest, ADraftModelOnAGpu) {
-  ExpectRefusal({"--model=" + model_, "--draft_model=" + ModelFolder(), "--device=cuda:0"}, 78,
-                "draft models need device=cpu");
-}
-
 TEST_P(WorkerStartTest, NoDraftModel) {
   ExpectRefusal({"--model=" + model_, "--draft_model=/nowhere/at-all"}, 66, "/nowhere/at-all");
 }

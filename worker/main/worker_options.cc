@@ -75,8 +75,12 @@ ModelHost::Options DraftOptionsOf(const v1::WorkerConfig& config) {
           .kv_memory = config.draft_kv_memory(),
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .weights = config.draft_weights(),
+          .threads = static_cast<int32_t>(config.threads()),
           .step_tokens = DraftStepTokens(config.max_batch()),
-          .device = config.device()};
+          .device = config.device(),
+          .limits_gpu_pool = true,
+          .gpu_memory_utilization = config.gpu_memory_utilization(),
+          .gpu_kernels = config.gpu_kernels()};
 }
 
 // The host that the wire binds: the one of `listen` by default.

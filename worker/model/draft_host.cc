@@ -35,18 +35,13 @@ absl::Status CheckTokenizers(const std::string& draft, const std::string& target
 }  // namespace
 
 absl::Status CheckDraftModel(const ModelHost::Options& draft, const ModelHost::Options& target) {
-  if (target.device != "cpu") {
-    return FailedPrecondition(
-        "draft_model is {}, and device is {}; draft models need device=cpu: leave draft_model out",
-        draft.model, target.device);
-  }
   return CheckTokenizers(draft.model, target.model);
 }
 
 absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& draft,
-                                                         const ModelHost& target) {
+                                                         ThreadPool* threads) {
   ModelHost::Options shared = draft;
-  shared.shared_threads = target.threads.get();
+  shared.shared_threads = threads;
   auto host = ModelHost::Open(shared);
   if (!host.ok()) return Annotate(host.status(), fmt::format("draft_model {}", draft.model));
   return host;

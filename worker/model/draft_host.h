@@ -7,13 +7,12 @@
 namespace penstock {
 
 // Checks, before anything is loaded, that a model of `draft` can guess tokens for one of `target`.
-// INVALID_ARGUMENT if its tokenizer has other tokens; FAILED_PRECONDITION on GPUs; and the errors
-// of Tokenizer::Load.
+// INVALID_ARGUMENT if its tokenizer has other tokens; and the errors of Tokenizer::Load.
 absl::Status CheckDraftModel(const ModelHost::Options& draft, const ModelHost::Options& target);
 
-// Opens the draft model of `target`, on whose threads it computes. Errors are those of
-// ModelHost::Open.
+// Opens the draft model, which computes on the target's `threads`; null on a GPU. Errors are those
+// of ModelHost::Open.
 absl::StatusOr<std::unique_ptr<ModelHost>> OpenDraftHost(const ModelHost::Options& draft,
-                                                         const ModelHost& target);
+                                                         ThreadPool* threads);
 
 }  // namespace penstock

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "kernels/device_slabs.h"
 #include "kernels/transfer_device.h"
+#include "kvstore/cache/block_pool.h"
 #include "kvstore/codec/slab_coder.h"
 #include "model/forward/model_runner.h"
 #include "model/weights/weights.h"
@@ -20,11 +21,14 @@ struct GpuOptions {
   double memory_utilization = 0.9;  // of the GPU's memory, for weights, scratch and pages together
   int32_t step_tokens = 512;        // maximum of one step
   int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
+  uint64_t page_bytes_max = 0;      // the same in bytes of all pages
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
   bool evicts = false;  // as CudaRunner::Options::evicts
-  int threads = 1;      // of this machine, for the load of the weights and the check
+  // Give the layers of a window group less memory than the others (SplitKvMemory), on one GPU.
+  bool splits_pages = false;
+  int threads = 1;  // of this machine, for the load of the weights and the check
 };
 
 // What the start of a model did.
@@ -41,6 +45,9 @@ class GpuHost {
   virtual ~GpuHost() = default;
   virtual ModelRunner& runner() = 0;
   virtual const PagedKv& pages() const = 0;
+  // The pool of the pages; called once, before they are used. It must not outlive this object, nor
+  // may anything use the pages behind its end. Errors as for BlockPool::CreateOver.
+  virtual absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() = 0;
   // For wires that move this GPU's memory.
   virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
   // True if one GPU has all of every page, so that slabs can be in its memory.

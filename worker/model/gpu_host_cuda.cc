@@ -7,8 +7,9 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 #include "kernels/library/library_products.h"
+#include "kvstore/cache/kv_split.h"
 #include "kvstore/codec/device_slab_coder.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/tensor_parallel_runner.h"
@@ -51,14 +52,21 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
 class OneGpu final : public GpuHost {
  public:
   OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<cuda::Products> products,
-         std::unique_ptr<CudaRunner> runner, std::unique_ptr<cuda::CudaPages> pages)
+         std::unique_ptr<CudaRunner> runner, std::unique_ptr<cuda::CudaPages> pages, int64_t rows)
       : device_(std::move(device)),
         products_(std::move(products)),
         runner_(std::move(runner)),
-        pages_(std::move(pages)) {}
+        pages_(std::move(pages)),
+        rows_(rows) {}
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
+  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override {
+    if (rows_ == 0) return BlockPool::CreateOver(pages());
+    ASSIGN_OR_RETURN(auto pool, BlockPool::CreateOver(pages(), rows_));
+    pages_->SetRows(pool->view().rows);
+    return pool;
+  }
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
@@ -79,6 +87,7 @@ class OneGpu final : public GpuHost {
   const std::unique_ptr<cuda::Products> products_;  // null: this project's
   const std::unique_ptr<CudaRunner> runner_;
   const std::unique_ptr<cuda::CudaPages> pages_;
+  const int64_t rows_;                      // that the pages have memory for; 0: they are undivided
   std::unique_ptr<cuda::CudaSlabs> slabs_;  // once opened
 };
 
@@ -100,6 +109,9 @@ class ManyGpus final : public GpuHost {
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
+  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override {
+    return BlockPool::CreateOver(pages());
+  }
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*devices_.front());
   }
@@ -124,6 +136,16 @@ class ManyGpus final : public GpuHost {
   const std::unique_ptr<TensorParallelRunner> runner_;
 };
 
+// The blocks that the options allow.
+absl::StatusOr<int64_t> BlocksMax(const GpuOptions& options, const KvLayout& layout) {
+  const int64_t most = options.blocks_max > 0 ? options.blocks_max : INT64_MAX;
+  if (options.page_bytes_max == 0) return most;
+  const auto blocks = static_cast<int64_t>(options.page_bytes_max / layout.BlockStride());
+  if (blocks >= 1) return std::min(blocks, most);
+  return InvalidArgument("kv_memory is {}; one block of this model takes {}",
+                         FormatBytes(options.page_bytes_max), FormatBytes(layout.BlockStride()));
+}
+
 absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuOptions& options,
                                       const KvLayout& layout) {
   const cuda::DeviceInfo info = device.Look();
@@ -132,7 +154,8 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
   const size_t used = info.memory_bytes - info.free_bytes + kReserveBytes;
   const size_t left = share > used ? share - used : 0;
   const auto blocks = static_cast<int64_t>(left / layout.BlockStride());
-  if (blocks >= 1) return options.blocks_max > 0 ? std::min(blocks, options.blocks_max) : blocks;
+  ASSIGN_OR_RETURN(const int64_t most, BlocksMax(options, layout));
+  if (blocks >= 1) return std::min(blocks, most);
   return ResourceExhausted(
       "cuda:{} has {}, of which {} are in use with the weights and a reserve of {}: a "
       "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
@@ -148,6 +171,17 @@ KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
   return layout;
 }
 
+// Divides the memory of `blocks` blocks with all their layers.
+cuda::CudaPages::Room DivideRoom(const GpuOptions& options, const KvLayout& layout, int64_t blocks,
+                                 int64_t longest) {
+  const size_t spare = layout.RowStride() * cuda::kSpareRows;
+  const size_t bytes = static_cast<size_t>(blocks) * layout.BlockStride();
+  if (!options.splits_pages || layout.group.empty() || bytes <= spare) return {.blocks = blocks};
+  const KvRoom room = SplitKvMemory(layout, bytes - spare, longest, options.step_tokens);
+  if (room.rows >= room.blocks) return {.blocks = blocks};
+  return {.blocks = room.blocks, .rows = room.rows};
+}
+
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
                                                  const GpuOptions& options) {
   ASSIGN_OR_RETURN(auto device, cuda::CudaDevice::Open(options.index));
@@ -158,9 +192,10 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
   const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
   const KvLayout layout = LayoutFor(*runner, options);
   ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
-  ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+  const cuda::CudaPages::Room room = DivideRoom(options, layout, blocks, runner->max_position());
+  ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, room, {}));
   auto host = std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
-                                       std::move(pages));
+                                       std::move(pages), room.rows);
   host->start = start;
   return host;
 }

@@ -257,17 +257,21 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
         "kv_format is {}, which needs device=cpu: pages on GPUs have no spans; use {}",
         options.kv_format, KvDtypeName(format.dtype));
   }
-  ASSIGN_OR_RETURN(
-      host.gpu, OpenGpuHost(model->weights(), {.index = *place.gpu,
-                                               .tensor_parallel = options.tensor_parallel,
-                                               .nccl_library = options.nccl_library,
-                                               .memory_utilization = options.gpu_memory_utilization,
-                                               .step_tokens = options.step_tokens,
-                                               .kernels = options.gpu_kernels,
-                                               .block_tokens = options.block_tokens,
-                                               .dtype = format.dtype,
-                                               .evicts = options.evicts,
-                                               .threads = threads}));
+  GpuOptions gpu{.index = *place.gpu,
+                 .tensor_parallel = options.tensor_parallel,
+                 .nccl_library = options.nccl_library,
+                 .memory_utilization = options.gpu_memory_utilization,
+                 .step_tokens = options.step_tokens,
+                 .kernels = options.gpu_kernels,
+                 .block_tokens = options.block_tokens,
+                 .dtype = format.dtype,
+                 .evicts = options.evicts,
+                 .splits_pages = options.splits_kv,
+                 .threads = threads};
+  if (options.limits_gpu_pool) {
+    ASSIGN_OR_RETURN(gpu.page_bytes_max, ParseBytes(options.kv_memory));
+  }
+  ASSIGN_OR_RETURN(host.gpu, OpenGpuHost(model->weights(), gpu));
   host.weights_form = model->weights().MatricesName();
   host.checkpoint_fingerprint = model->Fingerprint();
   host.arithmetic = host.gpu->arithmetic();
@@ -275,7 +279,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
   host.start = host.gpu->start;
   host.runner = &host.gpu->runner();
   host.layout = host.gpu->pages().layout;
-  ASSIGN_OR_RETURN(host.pool, BlockPool::CreateOver(host.gpu->pages()));
+  ASSIGN_OR_RETURN(host.pool, host.gpu->MakePool());
   return absl::OkStatus();
 }
 

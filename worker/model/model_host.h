@@ -33,9 +33,12 @@ struct ModelHost {
     std::string weights = "checkpoint";  // or "int8", "int4" (WeightPolicy)
     std::string expert_memory;           // "8GiB": ExpertCache::Options; empty: all are in memory
     std::string expert_dir;
-    int32_t threads = 0;         // 0: every core
-    int32_t step_tokens = 512;   // maximum of one step
-    std::string device = "cpu";  // or "cuda:N", where kv_memory and threads do not matter
+    int32_t threads = 0;        // 0: every core
+    int32_t step_tokens = 512;  // maximum of one step
+    // Or "cuda:N", whose pool takes what is left of the GPU's memory: at most kv_memory, if
+    // limits_gpu_pool, or all.
+    std::string device = "cpu";
+    bool limits_gpu_pool = false;
     double gpu_memory_utilization = 0.9;
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several
@@ -45,8 +48,8 @@ struct ModelHost {
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.
     ThreadPool* shared_threads = nullptr;
-    // Give the layers with a window less memory than the others (SplitKvMemory), on a CPU. The
-    // callers must then hold rows (BlockCredit::MoveWindow).
+    // Give the layers with a window less memory than the others (SplitKvMemory), on a CPU or one
+    // GPU. The callers must then hold rows (BlockCredit::MoveWindow).
     bool splits_kv = false;
   };
 

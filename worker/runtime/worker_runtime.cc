@@ -74,14 +74,19 @@ absl::Status WorkerRuntime::OpenParts() {
 }
 
 absl::Status WorkerRuntime::OpenModels() {
-  const bool drafts = !options_.draft.model.empty();
+  const bool drafts = !options_.draft.model.empty(), on_cpu = options_.model.device == "cpu";
   if (drafts) RETURN_IF_ERROR(CheckDraftModel(options_.draft, options_.model));
-  TimePoint begin = clock_.Now();
+  // The model's pool takes what the draft model leaves of a GPU's memory.
+  if (drafts && !on_cpu) RETURN_IF_ERROR(OpenDraftModel(nullptr));
+  const TimePoint begin = clock_.Now();
   ASSIGN_OR_RETURN(host_, ModelHost::Open(options_.model));
   LogLoaded(options_.model, host_->start, clock_.Now() - begin);
-  if (!drafts) return absl::OkStatus();
-  begin = clock_.Now();
-  ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, *host_));
+  return drafts && on_cpu ? OpenDraftModel(host_->threads.get()) : absl::OkStatus();
+}
+
+absl::Status WorkerRuntime::OpenDraftModel(ThreadPool* threads) {
+  const TimePoint begin = clock_.Now();
+  ASSIGN_OR_RETURN(draft_host_, OpenDraftHost(options_.draft, threads));
   LogLoaded(options_.draft, draft_host_->start, clock_.Now() - begin);
   return absl::OkStatus();
 }

@@ -101,6 +101,7 @@ class WorkerRuntime {
   // worker_runtime.cc
   absl::Status OpenParts();
   absl::Status OpenModels();
+  absl::Status OpenDraftModel(ThreadPool* threads);
   void OpenServices();
   void MakeRoleSwitch();
   absl::Status StartServer();

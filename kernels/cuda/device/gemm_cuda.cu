@@ -64,6 +64,7 @@ Product SkinnyGemm(const Weight& weight, const Bf16* input, int rows, float* out
   for (int first = 0; first < rows; first += kSkinnyRowsMax) {
     const SkinnyParams params{.weight = weight,
                               .input = input + static_cast<int64_t>(first) * weight.inputs,
+                              .input_stride = weight.inputs,
                               .rows = rows - first < kSkinnyRowsMax ? rows - first : kSkinnyRowsMax,
                               .output = output + static_cast<int64_t>(first) * weight.outputs,
                               .slice_stride = slice_stride,
@@ -79,6 +80,7 @@ Product WideGemm(const Weight& weight, const Bf16* input, int rows, float* outpu
   const bool apart = slices == Slices::kApart;
   const WideParams params{.weight = weight,
                           .input = input,
+                          .input_stride = weight.inputs,
                           .rows = rows,
                           .output = output,
                           .slice_stride = static_cast<int64_t>(rows) * weight.outputs,

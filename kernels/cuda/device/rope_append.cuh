@@ -3,7 +3,7 @@
 #include "kernels/cuda/device/hadamard.cuh"
 #include "kernels/cuda/device/levels.cuh"
 #include "kernels/cuda/device/quantise.cuh"
-#include "kernels/cuda/device/row_ops.cuh"
+#include "kernels/cuda/device/row_values.cuh"
 
 namespace penstock::cuda {
 

@@ -73,7 +73,7 @@ struct SkinnyWarp {
     for (int c = ThreadX(); k < end && c < Shape::kRows * kChunks; c += kSkinnyWarps * 32) {
       const int row = c / kChunks, chunk = c % kChunks, at = k + chunk * 8;
       const bool valid = row < p.rows && at < end;
-      const Bf16* from = p.input + static_cast<int64_t>(valid ? row : 0) * p.weight.inputs;
+      const Bf16* from = p.input + (valid ? row : 0) * p.input_stride;
       CopyAsync16(SharedMemory() + stage * Shape::kStageBytes + SkinnyChunk(row, chunk),
                   from + (valid ? at : 0), valid);
     }
@@ -117,18 +117,23 @@ struct SkinnyWarp {
     WaitCopies<0>();
   }
 
-  PENSTOCK_DEVICE void Store() {
-    float* output = p.output + BlockY() * p.slice_stride;
+  // visit(row, output, sum) for each of the lane's sums.
+  template <class Visit>
+  PENSTOCK_DEVICE void ForEach(const Visit& visit) const {
     PENSTOCK_UNROLL
     for (int n = 0; n < kColumns; ++n) {
       PENSTOCK_UNROLL
       for (int i = 0; i < 4; ++i) {
         const int column = first_output + group + (i / 2) * 8, row = n * 8 + member * 2 + i % 2;
-        if (row < p.rows && column < p.weight.outputs) {
-          output[static_cast<int64_t>(row) * p.weight.outputs + column] = sums[n][i];
-        }
+        if (row < p.rows && column < p.weight.outputs) visit(row, column, sums[n][i]);
       }
     }
+  }
+  PENSTOCK_DEVICE void Store() const {
+    float* output = p.output + BlockY() * p.slice_stride;
+    ForEach([&](int row, int column, float sum) {
+      output[static_cast<int64_t>(row) * p.weight.outputs + column] = sum;
+    });
   }
 };
 

@@ -69,7 +69,7 @@ struct WideWarp {
       const int at = k + chunk * 8;
       const bool valid = at < end && index < (of_weight ? p.weight.outputs : p.rows);
       const Bf16* from = of_weight ? p.weight.data : p.input;
-      if (valid) from += static_cast<int64_t>(index) * p.weight.inputs + at;
+      if (valid) from += index * (of_weight ? p.weight.inputs : p.input_stride) + at;
       CopyAsync16(to + WideChunk(row, chunk), from, valid);
     }
     CommitCopies();
@@ -142,8 +142,9 @@ struct WideWarp {
     WaitCopies<0>();
   }
 
-  PENSTOCK_DEVICE void Store() {
-    float* output = p.output + slice * p.slice_stride;
+  // visit(row, output, total) for each of the lane's totals.
+  template <class Visit>
+  PENSTOCK_DEVICE void ForEach(const Visit& visit) const {
     PENSTOCK_UNROLL
     for (int m = 0; m < kOutputTiles; ++m) {
       PENSTOCK_UNROLL
@@ -152,12 +153,16 @@ struct WideWarp {
         for (int i = 0; i < 4; ++i) {
           const int column = first_output + warp_output + m * 16 + group + (i / 2) * 8;
           const int row = first_row + warp_row + n * 8 + member * 2 + i % 2;
-          if (row < p.rows && column < p.weight.outputs) {
-            output[static_cast<int64_t>(row) * p.weight.outputs + column] = totals[m][n][i];
-          }
+          if (row < p.rows && column < p.weight.outputs) visit(row, column, totals[m][n][i]);
         }
       }
     }
+  }
+  PENSTOCK_DEVICE void Store() const {
+    float* output = p.output + slice * p.slice_stride;
+    ForEach([&](int row, int column, float total) {
+      output[static_cast<int64_t>(row) * p.weight.outputs + column] = total;
+    });
   }
 };
 

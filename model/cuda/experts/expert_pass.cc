@@ -26,6 +26,8 @@ void ExpertPass::Choose(const Bf16* input) const {
                .per_token = config.per_token,
                .normalise = config.normalise,
                .sigmoid = config.sigmoid,
+               .groups = config.groups,
+               .kept_groups = config.kept_groups,
                .scale = config.scale},
               rows, stream);
   cuda::Group({.chosen = s.chosen.as<int32_t>(),

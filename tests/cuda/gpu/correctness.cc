@@ -10,6 +10,7 @@
 #include "tests/cuda/gemm_case.h"
 #include "tests/cuda/gpu/suite.h"
 #include "tests/cuda/kv_codec_case.h"
+#include "tests/cuda/latents_case.h"
 #include "tests/cuda/quantised_case.h"
 #include "tests/cuda/row_case.h"
 #include "tests/cuda/sample_case.h"
@@ -224,6 +225,31 @@ void CheckExperts(bool small, Report& report) {
   }
 }
 
+void CheckLatents(bool small, Report& report) {
+  for (const int32_t heads : {16, 128}) {
+    LatentCase c{.heads = heads, .lengths = {1, 37, small ? 70 : 1200}, .rows = {1, 1, 1}};
+    const std::string name = "latents of " + std::to_string(heads) + " heads";
+    report.checks.push_back({name + ", tokens", RunLatentAttention(c).deviation.relative, 5e-3});
+    c.rows = {1, 20, 30};
+    report.checks.push_back({name + ", prompts", RunLatentAttention(c).deviation.relative, 5e-3});
+    c.oracle = false;
+    c.tiles = AttentionTiles::kWide;
+    const std::vector<uint16_t> wide = RunLatentAttention(c).bits;
+    c.tiles = AttentionTiles::kNarrow;
+    report.checks.push_back({name + ", bits", Number(RunLatentAttention(c).bits == wide), 1});
+  }
+  for (const int32_t rows : {5, 64, 130}) {
+    const HeadProductCase c{
+        .heads = small ? 2 : 16, .rows = rows, .outputs = 512, .input_step = 192};
+    const std::string name = "heads' products of " + std::to_string(rows) + " rows";
+    report.checks.push_back({name, HeadDeviation(c), 8e-3});
+    report.checks.push_back({name + ", alone", Number(HeadProductsAreOfTheirRow(c)), 1});
+  }
+  report.checks.push_back({"norm of latents", LatentNormDeviation(9, 1536, 3, 1), 8e-3});
+  report.checks.push_back({"store of latents", LatentAppendDeviation({.rows = 19}), 8e-3});
+  report.checks.push_back({"queries of latents", LatentQueriesDeviation({.heads = 16}), 8e-3});
+}
+
 void CheckQuantised(bool small, Report& report) {
   for (const InputOrder order : {InputOrder::kOwn, InputOrder::kNatural}) {
     for (const CodeForm& form : AllForms(order)) {
@@ -316,6 +342,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckGemm(small, report);
   CheckEvictions(small, report);
   CheckExperts(small, report);
+  CheckLatents(small, report);
   CheckQuantised(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
   CheckSlabs(report);

@@ -13,12 +13,12 @@ class DraftModelTest : public ::testing::Test {
  protected:
   DraftModelTest() { Make(100); }
 
-  void Make(int64_t blocks) {
+  void Make(int64_t blocks, int32_t vocab = kHashVocab) {
     model_.reset();
     pool_ = *BlockPool::Create(kHashLayout, blocks);
     model_ = std::make_unique<DraftModel>(
         runner_, *pool_, clock_,
-        DraftModel::Options{.step_tokens = 64, .vocab = kHashVocab, .relative_cost = 0.1});
+        DraftModel::Options{.step_tokens = 64, .vocab = vocab, .relative_cost = 0.1});
   }
 
   // A sequence of `size` tokens.
@@ -59,6 +59,22 @@ TEST_F(DraftModelTest, GuessesWhatTheModelSays) {
   CatchUp(context);
   EXPECT_LE(runner_.most_tokens, 64);
   EXPECT_EQ(Guess(context, 5), Right(context, 5));
+}
+
+// The runner draws only where every token that it may draw is one of the target's.
+TEST_F(DraftModelTest, GuessesNoTokenThatTheTargetLacks) {
+  runner_.draws = true;
+  DraftContext context(Text(40), 40);
+  CatchUp(context);
+  EXPECT_EQ(Guess(context, 5), Right(context, 5));
+  EXPECT_EQ(runner_.drawn, 5);
+  EXPECT_EQ(runner_.given, 0);
+  context.Release();
+  Make(100, /*vocab=*/3);
+  DraftContext other(Text(3), 3);
+  for (const uint32_t token : Guess(other, 5)) EXPECT_LT(token, 3u);
+  EXPECT_EQ(runner_.drawn, 5);
+  EXPECT_EQ(runner_.given, 5);
 }
 
 // KV of wrong guesses is overwritten, and that of right ones is kept: each number of right tokens

@@ -8,22 +8,24 @@ namespace penstock {
 namespace {
 
 struct Latents {
-  static constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 6, kQueryRank = 40, kRank = 64;
-  static constexpr int64_t kPlainDims = 32, kRopeDims = 16, kValueDims = 24;
+  int64_t rank = 64, rope_dims = 16;
+
+  static constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 6, kQueryRank = 40;
+  static constexpr int64_t kPlainDims = 32, kValueDims = 24;
   static constexpr int64_t kExperts = 12, kIntermediate = 32, kDenseIntermediate = 96;
 };
 
 // `factor`: of what a layer adds.
-void AddLatentAttention(ModelWriter& writer, const std::string& prefix, float factor) {
+void AddLatentAttention(ModelWriter& writer, const Latents& sizes, const std::string& prefix,
+                        float factor) {
   writer.Matrix(prefix + "q_a_proj", Latents::kQueryRank, Latents::kHidden);
   writer.Norm(prefix + "q_a_layernorm", Latents::kQueryRank);
-  writer.Matrix(prefix + "q_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kRopeDims),
+  writer.Matrix(prefix + "q_b_proj", Latents::kHeads * (Latents::kPlainDims + sizes.rope_dims),
                 Latents::kQueryRank);
-  writer.Matrix(prefix + "kv_a_proj_with_mqa", Latents::kRank + Latents::kRopeDims,
-                Latents::kHidden);
-  writer.Norm(prefix + "kv_a_layernorm", Latents::kRank);
+  writer.Matrix(prefix + "kv_a_proj_with_mqa", sizes.rank + sizes.rope_dims, Latents::kHidden);
+  writer.Norm(prefix + "kv_a_layernorm", sizes.rank);
   writer.Matrix(prefix + "kv_b_proj", Latents::kHeads * (Latents::kPlainDims + Latents::kValueDims),
-                Latents::kRank);
+                sizes.rank);
   writer.Matrix(prefix + "o_proj", Latents::kHidden, Latents::kHeads * Latents::kValueDims, factor);
 }
 
@@ -37,10 +39,10 @@ void AddLatentExperts(ModelWriter& writer, const std::string& prefix, float fact
   writer.Mlp(prefix + "shared_experts.", Latents::kHidden, Latents::kIntermediate, factor);
 }
 
-void AddLatentLayer(ModelWriter& writer, int64_t layer, float factor) {
+void AddLatentLayer(ModelWriter& writer, const Latents& sizes, int64_t layer, float factor) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   writer.Norm(prefix + "input_layernorm", Latents::kHidden);
-  AddLatentAttention(writer, prefix + "self_attn.", factor);
+  AddLatentAttention(writer, sizes, prefix + "self_attn.", factor);
   writer.Norm(prefix + "post_attention_layernorm", Latents::kHidden);
   if (layer == 0) {
     return writer.Mlp(prefix + "mlp.", Latents::kHidden, Latents::kDenseIntermediate, factor);
@@ -48,7 +50,7 @@ void AddLatentLayer(ModelWriter& writer, int64_t layer, float factor) {
   AddLatentExperts(writer, prefix + "mlp.", factor);
 }
 
-nlohmann::json LatentJson(int64_t vocab, int64_t layers) {
+nlohmann::json LatentJson(const Latents& sizes, int64_t vocab, int64_t layers) {
   return {{"architectures", {"DeepseekV3ForCausalLM"}},
           {"hidden_size", Latents::kHidden},
           {"intermediate_size", Latents::kDenseIntermediate},
@@ -57,9 +59,9 @@ nlohmann::json LatentJson(int64_t vocab, int64_t layers) {
           {"num_attention_heads", Latents::kHeads},
           {"num_key_value_heads", Latents::kHeads},
           {"q_lora_rank", Latents::kQueryRank},
-          {"kv_lora_rank", Latents::kRank},
+          {"kv_lora_rank", sizes.rank},
           {"qk_nope_head_dim", Latents::kPlainDims},
-          {"qk_rope_head_dim", Latents::kRopeDims},
+          {"qk_rope_head_dim", sizes.rope_dims},
           {"v_head_dim", Latents::kValueDims},
           {"n_routed_experts", Latents::kExperts},
           {"num_experts_per_tok", 3},
@@ -89,18 +91,25 @@ nlohmann::json LatentJson(int64_t vocab, int64_t layers) {
           {"torch_dtype", "bfloat16"}};
 }
 
-}  // namespace
-
-void WriteLatentModel(const std::string& folder) {
+void WriteModel(const Latents& sizes, const std::string& folder) {
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
-  for (int64_t layer = 0; layer < Latents::kLayers; ++layer) AddLatentLayer(writer, layer, 1);
+  for (int64_t layer = 0; layer < Latents::kLayers; ++layer)
+    AddLatentLayer(writer, sizes, layer, 1);
   // Of the layer that predicts further tokens, which is not used.
   writer.Norm(fmt::format("model.layers.{}.enorm", Latents::kLayers), Latents::kHidden);
   writer.Norm("model.norm", Latents::kHidden);
   writer.Matrix("lm_head", vocab, Latents::kHidden);
-  writer.Write(LatentJson(vocab, Latents::kLayers), folder);
+  writer.Write(LatentJson(sizes, vocab, Latents::kLayers), folder);
+}
+
+}  // namespace
+
+void WriteLatentModel(const std::string& folder) { WriteModel({}, folder); }
+
+void WriteLargeLatentModel(const std::string& folder) {
+  WriteModel({.rank = 512, .rope_dims = 64}, folder);
 }
 
 // The layers add little to a token's embedding, so the next token is mostly that which its
@@ -111,7 +120,7 @@ void WriteMtpModel(const std::string& folder) {
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
-  for (int64_t layer = 0; layer <= kLayers; ++layer) AddLatentLayer(writer, layer, kFactor);
+  for (int64_t layer = 0; layer <= kLayers; ++layer) AddLatentLayer(writer, {}, layer, kFactor);
   const std::string mtp = fmt::format("model.layers.{}.", kLayers);
   for (const char* norm : {"enorm", "hnorm", "shared_head.norm"}) {
     writer.PlainNorm(mtp + norm, Latents::kHidden);
@@ -122,7 +131,7 @@ void WriteMtpModel(const std::string& folder) {
   writer.Matrix(mtp + "shared_head.head", vocab, Latents::kHidden);
   writer.PlainNorm("model.norm", Latents::kHidden);
   writer.Matrix("lm_head", vocab, Latents::kHidden);
-  writer.Write(LatentJson(vocab, kLayers), folder);
+  writer.Write(LatentJson({}, vocab, kLayers), folder);
 }
 
 }  // namespace penstock

@@ -13,6 +13,10 @@ inline constexpr uint64_t kLatentTokenBytes = 3 * (64 + 16) * 2;
 // whose first layer is dense, with yarn) and the bundled model's tokenizer to `folder`.
 void WriteLatentModel(const std::string& folder);
 
+// The same with latents and keys of the sizes of DeepSeek's own models (512 and 64), which GPUs
+// take.
+void WriteLargeLatentModel(const std::string& folder);
+
 // Writes one with 7 layers and a layer for multi-token prediction, most of whose guesses are right.
 void WriteMtpModel(const std::string& folder);
 

@@ -53,24 +53,25 @@ TEST(CapacityPlan, PricesAMillionTokensAndTheCache) {
 }
 
 // As Gemma 3: every sixth layer sees all tokens.
-TEST(CapacityPlan, OnCpusLayersWithAWindowHaveMemoryForTheirWindow) {
+TEST(CapacityPlan, LayersWithAWindowHaveMemoryForTheirWindow) {
   ModelConfig model = Llama8b();
   for (int32_t layer = 0; layer < model.layers; ++layer) {
     model.sliding_window.push_back(layer % 6 == 5 ? 0 : 1024);
   }
   PlanRequest request = RequestFor(model, "H200");
-  const CapacityPlan undivided = MakePlan(request).value();
-  EXPECT_EQ(undivided.decode.rows, 0);
-  EXPECT_THAT(PlanText(request, undivided), Not(HasSubstr("rows")));
-  request.hardware.gpu = false;
-  request.kv_memory_bytes = undivided.decode.kv_memory_bytes;
+  request.degrees = {2, 2};  // several GPUs do not divide their memory
+  const CapacityPlan several = MakePlan(request).value();
+  EXPECT_EQ(several.decode.rows, 0);
+  EXPECT_THAT(PlanText(request, several), Not(HasSubstr("rows")));
+  request.degrees = {1, 1};
   const CapacityPlan plan = MakePlan(request).value();
   const KvLayout layout = plan.cost.layout;
+  const auto undivided = static_cast<int64_t>(plan.decode.kv_memory_bytes / layout.BlockStride());
   EXPECT_EQ(layout.group.size(), 27);
   EXPECT_LE(static_cast<uint64_t>(plan.decode.blocks) * layout.FullStride() +
                 static_cast<uint64_t>(plan.decode.rows) * layout.RowStride(),
             plan.decode.kv_memory_bytes);
-  EXPECT_GT(plan.contexts[1].sequences, 3 * undivided.contexts[1].sequences);
+  EXPECT_GT(plan.contexts[1].sequences, 3 * (undivided / layout.BlocksFor(131072)));
   EXPECT_EQ(plan.contexts[1].rows, layout.RowsAtOnce(131072, 1));
   EXPECT_LE(plan.contexts[0].sequences * plan.contexts[0].rows, plan.decode.rows);
   EXPECT_THAT(PlanText(request, plan),

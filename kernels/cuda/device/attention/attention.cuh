@@ -81,7 +81,7 @@ struct AttentionBlock {
   // What a warp computes of a row tile: scores of 8 tokens each, and outputs of 8 elements each.
   static constexpr int kOwnScores = Shape::kWide ? kScoreTiles : kScoreTiles / Shape::kWarps;
   static constexpr int kOutputTiles = Shape::kWide ? kDim / 8 : kDim / 8 / Shape::kWarps;
-  static constexpr int kSteps = kDim / 16;  // of the mma over the elements of a row
+  static constexpr int kSteps = kRow / 32;  // of the mma over the elements of a row
 
   const AttentionParams& p;
   AttentionTile tile;

@@ -19,11 +19,6 @@ LaunchShape GridOf(int x, const AttentionParams& params) {
           .shared_bytes = Shape::kSharedBytes};
 }
 
-// A sequence has more than one split only if its table has room for it.
-bool HasSplits(const AttentionParams& params) {
-  return params.table_stride << params.kv.page_log2 > kSplitTokens;
-}
-
 template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
 void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   using Wide = WideShape<kKeys, kValues, kDim, kPlain>;

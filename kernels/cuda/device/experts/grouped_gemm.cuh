@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kSkinnyWarps * 32)
   if (rows <= 0) return;
   const SkinnyParams part{.weight = p.weight.Of(expert),
                           .input = p.input + static_cast<int64_t>(first) * p.weight.inputs,
+                          .input_stride = p.weight.inputs,
                           .rows = rows < kRows ? rows : kRows,
                           .output = p.output + static_cast<int64_t>(first) * p.weight.outputs,
                           .slice_stride = p.slice_stride,
@@ -38,6 +39,7 @@ __global__ void __launch_bounds__(kWideThreads)
   if (BlockX() * kWideTile >= rows) return;
   const WideParams part{.weight = p.weight.Of(expert),
                         .input = p.input + static_cast<int64_t>(first) * p.weight.inputs,
+                        .input_stride = p.weight.inputs,
                         .rows = rows,
                         .output = p.output + static_cast<int64_t>(first) * p.weight.outputs,
                         .slice_stride = p.slice_stride,

@@ -53,7 +53,7 @@ struct RouteWarp {
   const float* scores;
   int lane;
   float keys[kEach]{};  // that experts are chosen by
-  uint32_t taken = 0;   // bit j: expert 32 * j + lane is chosen
+  uint32_t taken = 0;   // bit j: expert 32 * j + lane is chosen, or in a group that is left out
   int32_t choice = 0;
 
   PENSTOCK_DEVICE RouteWarp(const RouteParams& params, int64_t row)
@@ -63,6 +63,7 @@ struct RouteWarp {
       const int32_t e = 32 * j + lane;
       if (e < p.experts) keys[j] = KeyOf(e);
     }
+    if (p.groups > 1) LeaveOutGroups();
   }
 
   PENSTOCK_DEVICE float KeyOf(int32_t expert) const {
@@ -71,8 +72,48 @@ struct RouteWarp {
     return p.choice_bias == nullptr ? chance : Add(chance, p.choice_bias[expert]);
   }
 
-  // The untaken expert with the highest key; of equal ones the one with the lowest id. NaN loses
-  // against nothing and beats nothing, so lanes may differ: lane 0 decides.
+  // What a group of experts is kept by: its best key, or with sigmoids the sum of its two best.
+  PENSTOCK_DEVICE float GroupKey(int32_t group, int32_t size) const {
+    float best = -INFINITY, second = -INFINITY;
+    const auto add = [&](float key) {
+      second = fmaxf(second, fminf(best, key));
+      best = fmaxf(best, key);
+    };
+    PENSTOCK_UNROLL
+    for (int j = 0; j < kEach; ++j) {
+      const int32_t e = 32 * j + lane;
+      if (e < p.experts && e / size == group) add(keys[j]);
+    }
+    PENSTOCK_UNROLL
+    for (int mask = 16; mask > 0; mask /= 2) {
+      const float other = ShuffleXor(best, mask), other_second = ShuffleXor(second, mask);
+      add(other);
+      add(other_second);
+    }
+    return p.sigmoid ? Add(best, second) : best;
+  }
+
+  // Lane i has group i.
+  PENSTOCK_DEVICE void LeaveOutGroups() {
+    const int32_t size = p.experts / p.groups;
+    float key = 0;
+    for (int32_t group = 0; group < p.groups; ++group) {
+      const float of_group = GroupKey(group, size);
+      if (lane == group) key = of_group;
+    }
+    uint32_t kept = 0;
+    for (int32_t i = 0; i < p.kept_groups; ++i) {
+      const bool open = lane < p.groups && (kept >> lane & 1) == 0;
+      kept |= 1u << Winner(key, open ? lane : -1);
+    }
+    PENSTOCK_UNROLL
+    for (int j = 0; j < kEach; ++j) {
+      const int32_t e = 32 * j + lane;
+      if (e < p.experts && (kept >> (e / size) & 1) == 0) taken |= 1u << j;
+    }
+  }
+
+  // The untaken expert with the highest key; of equal ones the one with the lowest id.
   PENSTOCK_DEVICE int32_t Best() const {
     float best = 0;
     int32_t id = -1;
@@ -85,6 +126,12 @@ struct RouteWarp {
         id = e;
       }
     }
+    return Winner(best, id);
+  }
+
+  // The id of the lane with the highest key, the lowest id of equal ones. A negative id takes no
+  // part. NaN loses against nothing and beats nothing, so lanes may differ: lane 0 decides.
+  static PENSTOCK_DEVICE int32_t Winner(float best, int32_t id) {
     PENSTOCK_UNROLL
     for (int mask = 16; mask > 0; mask /= 2) {
       const float key = ShuffleXor(best, mask);

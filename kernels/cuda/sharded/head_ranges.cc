@@ -1,4 +1,4 @@
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 
 #include <algorithm>
 

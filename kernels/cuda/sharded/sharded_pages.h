@@ -7,6 +7,9 @@
 
 namespace penstock::cuda {
 
+// This room, kernels/cuda/sharded, has the pages of several GPUs that compute one model together.
+// It may use base/, kernels/ and kernels/cuda.
+
 // Owns pages whose heads are divided, in order, among several GPUs. The host reads and writes whole
 // pages, as with one GPU; each GPU's kernels see only its own heads. Thread-safe, as CudaPages is.
 class ShardedPages final : public PageCopier {

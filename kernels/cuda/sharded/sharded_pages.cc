@@ -1,10 +1,10 @@
-#include "kernels/cuda/sharded_pages.h"
+#include "kernels/cuda/sharded/sharded_pages.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
-#include "kernels/cuda/head_ranges.h"
+#include "kernels/cuda/sharded/head_ranges.h"
 
 namespace penstock::cuda {
 namespace {
