@@ -10,6 +10,7 @@
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
 #include "tests/cuda/runner_rig.h"
+#include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
@@ -150,6 +151,16 @@ TEST(CudaRunnerEvictions, RefusesWhereThereAreNone) {
   EXPECT_TRUE(Runners(config).gpu->eviction_attention().has_value());
   config.attention_sinks = true;
   EXPECT_FALSE(Runners(config).gpu->eviction_attention().has_value());
+  const auto latents = LoadModelConfig(SourceFolder() + "/tests/golden/logits/deepseek_v3");
+  ASSERT_TRUE(latents.ok()) << latents.status();
+  ModelConfig real = SmallModelLike(*latents, 1);
+  real.latent.rank = 512;  // the sizes of real latents
+  real.latent.rope_dims = real.rope.rotary_dims = 64;
+  real.head_dim = 512 + 64;
+  const Weights small = RandomWeights(real, 1);
+  const auto with_latents = CudaRunner::Create(small, *device, {.evicts = true});
+  ASSERT_TRUE(with_latents.ok()) << with_latents.status();
+  EXPECT_FALSE((*with_latents)->eviction_attention().has_value());
 }
 
 }  // namespace

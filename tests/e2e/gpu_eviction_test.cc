@@ -9,6 +9,7 @@
 #include "kvstore/names/kv_policy.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/policy_requests.h"
@@ -143,6 +144,42 @@ TEST(GpuEvictionTest, ManyAtOnceChangeNothing) {
   }
   EXPECT_GT(compactions, 4u);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(10))) << cluster.Logs();
+}
+
+// The decode worker's pool, of what is left of the GPU's memory, has room for three of the
+// sessions. So they are swapped out, with queries that wait for a compaction.
+TEST(GpuEvictionTest, SwapsChangeNothing) {
+  constexpr double kDeviceBytes = 8.0 * (1 << 30), kShare = 0.036;
+  constexpr double kBlockBytes = 5 * 2 * 64 * 2 * 2 * 16;  // a multiple of 4,096
+  const auto decode = [](double share) {
+    return std::vector<std::string>{fmt::format("--gpu_memory_utilization={:.9f}", share),
+                                    "--device=cuda:0", "--kv_eviction=all", "--dram_memory=16MiB",
+                                    "--max_batch=6"};
+  };
+  const auto cluster_of = [&](double share) {
+    return Cluster::Options{
+        .prefill_flags = OnGpu(), .decode_flags = decode(share), .worker_suffix = "-emulated"};
+  };
+  double surplus = 0;
+  {
+    Cluster measured(cluster_of(kShare));
+    const auto state = measured.decode().front().State();
+    ASSERT_TRUE(state.has_value());
+    surplus = static_cast<double>(state->kv_blocks_total()) - 21.5;  // 21 or 22 blocks
+  }
+  LocalGenerator local(OneProcess());
+  Cluster cluster(cluster_of(kShare - surplus * kBlockBytes / kDeviceBytes));
+  EXPECT_LE(cluster.decode().front().State()->kv_blocks_total(), 22u);
+  const std::vector<std::string> policies = {"tova:64+32", "snapkv:64+32"};
+  std::vector<TestRequest> requests;
+  for (uint32_t i = 0; i < 6; ++i) requests.push_back(PromptOf(80, local.vocab(), 370 + i, 60));
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const std::string& policy = policies[i % policies.size()];
+    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+    EXPECT_EQ(answers[i].tokens[0], Expected(local, requests[i], policy)) << i;
+  }
+  EXPECT_GT(StatsOf(cluster.decode().front()).swaps_out(), 0u);
 }
 
 // The decode worker dies, and the answer so far is computed again through the same compactions; or
