@@ -424,6 +424,11 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOutOfLatents) {
   lite.heads = 4;
   EXPECT_EQ(StartUp(lite, [](Config) {}), "");
   EXPECT_NE(StartUp(lite, [](Config c) { c.rope.scaling = RopeScaling::kNone; }), "");
+  ModelConfig v2 = MixtureLike("deepseek_v2", 160, 6);
+  v2.heads = 4;
+  v2.experts.groups = 8;
+  v2.experts.kept_groups = 3;
+  EXPECT_EQ(StartUp(v2, [](Config) {}), "");
   ModelConfig v3 = MixtureLike("deepseek_v3", 256, 8);
   v3.experts.groups = 8;
   v3.experts.kept_groups = 4;

@@ -124,6 +124,27 @@ TEST_F(RunnerCheckTest, TheModelHasThePartsOfTheLargeOne) {
   EXPECT_EQ(same.attention_cap + same.logit_cap, 0);
 }
 
+TEST(SmallModel, HasLatentsOfTheSameSize) {
+  const ModelConfig large{
+      .layers = 61,
+      .heads = 128,
+      .kv_heads = 1,
+      .head_dim = 576,
+      .latent = {
+          .rank = 512, .query_rank = 1536, .plain_dims = 128, .rope_dims = 64, .value_dims = 128}};
+  const ModelConfig small = SmallModelLike(large, 1);
+  EXPECT_EQ(small.kv_heads, 1);
+  EXPECT_EQ(small.heads, 32);  // two tiles of rows
+  EXPECT_EQ(small.head_dim, 576);
+  EXPECT_EQ(small.latent.rank, 512);
+  EXPECT_LT(small.latent.query_rank, 512);
+  ModelConfig lite = large;
+  lite.heads = 16;
+  lite.latent.query_rank = 0;
+  EXPECT_EQ(SmallModelLike(lite, 1).heads, 16);
+  EXPECT_EQ(SmallModelLike(lite, 1).latent.query_rank, 0);
+}
+
 ModelConfig WithExperts() {
   return {.layers = 6,
           .heads = 8,
