@@ -193,14 +193,14 @@ TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .decode_flags = OnGpu(),
                    .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(100, local.vocab(), 360, 140);
-  Disturbance disturbance(cluster, GetParam(), 60);
-  const TestAnswer answer = AskFor(cluster, request, "snapkv:64+40", std::ref(disturbance));
+  // With little slack compactions may pass a move by, again and again, until the answer ends.
+  const Disturbance disturbance{
+      .signal = GetParam(), .tokens = 60, .may_pass = GetParam() == SIGTERM};
+  const TestAnswer answer = AskDisturbed(cluster, disturbance, [&](const auto& on_tokens) {
+    return AskFor(cluster, request, "snapkv:64+40", on_tokens);
+  });
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  ASSERT_TRUE(disturbance.happened());
   EXPECT_EQ(answer.tokens[0], Expected(local, request, "snapkv:64+40"));
-  if (GetParam() == SIGKILL) {
-    EXPECT_GT(answer.timing.migrations(), 0u) << "the signal came too late\n" << cluster.Logs();
-  }
 }
 INSTANTIATE_TEST_SUITE_P(Signals, GpuEvictionFailoverTest, testing::Values(SIGKILL, SIGTERM));
 
