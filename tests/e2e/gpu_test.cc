@@ -1,6 +1,7 @@
 // Workers on emulated GPUs: prompts computed on one, answers decoded on the other, KV by host or
 // GPU memory in between. The binaries are the workers' own but for the device below.
 
+#include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -79,32 +80,56 @@ void CheckTwice(Cluster& cluster, LocalGenerator& local, TestRequest request) {
   }
 }
 
-// Pages of few bits, with rotated rows: every token is that of one process that computes the prompt
-// in one step on the same kind of GPU. The long prompt has several splits of attention.
+// Workers on emulated GPUs, and one process that computes each prompt in one step, without other
+// rows, on the same kind of GPU.
+struct OneProcess {
+  std::string model = ModelFolder();
+  std::string weights = "checkpoint";
+  std::string kv_format = "bf16";
+  double memory_share = 0.036;                  // of the GPU
+  std::vector<std::string> flags = {};          // of the workers, beside these
+  std::vector<std::string> prefill_flags = {};  // of the prefill worker only
+  int longest = 300;                            // tokens of a prompt
+  int tokens_max = 6;
+};
+
+// Every token is that of the one process. `look` sees the workers afterwards.
+void CheckAsInOneProcess(const OneProcess& one,
+                         const std::function<void(Cluster&)>& look = nullptr) {
+  LocalGenerator local({.model = one.model,
+                        .kv_format = one.kv_format,
+                        .weights = one.weights,
+                        .step_tokens = one.longest,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = one.memory_share});
+  std::vector<std::string> decode = {"--device=cuda:0",
+                                     fmt::format("--gpu_memory_utilization={}", one.memory_share),
+                                     "--weights=" + one.weights, "--kv_format=" + one.kv_format};
+  decode.insert(decode.end(), one.flags.begin(), one.flags.end());
+  std::vector<std::string> prefill = decode;
+  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
+  prefill.insert(prefill.end(), one.prefill_flags.begin(), one.prefill_flags.end());
+  Cluster cluster({.model = one.model,
+                   .prefill_flags = prefill,
+                   .decode_flags = decode,
+                   .worker_suffix = "-emulated"});
+  for (const int tokens : {40, one.longest}) {
+    const auto seed = static_cast<uint32_t>(tokens);
+    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, one.tokens_max));
+  }
+  if (look) look(cluster);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+constexpr int kSeveralSplits = 530;  // tokens that attention computes in two splits
+
+// Pages of few bits, with rotated rows.
 class FewBitsTest : public testing::TestWithParam<const char*> {};  // by format
 TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
-  constexpr int kLongest = 530;
-  LocalGenerator local({.model = ModelFolder(),
-                        .kv_format = GetParam(),
-                        .step_tokens = kLongest,
-                        .device = "cuda:0",
-                        .gpu_memory_utilization = 0.036});
-  std::vector<std::string> flags = kOnGpu;
-  flags.emplace_back(std::string("--kv_format=") + GetParam());
-  std::vector<std::string> prefill = flags;
-  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
-  Cluster cluster({.prefill_flags = prefill, .decode_flags = flags, .worker_suffix = "-emulated"});
-  for (const int tokens : {40, kLongest}) {
-    const auto seed = static_cast<uint32_t>(tokens);
-    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
-  }
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  CheckAsInOneProcess({.kv_format = GetParam(), .longest = kSeveralSplits});
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest, testing::Values("i4r", "k3v3", "k3v2"));
 
-// A mixture of experts: every token is that of one process that computes the prompt in one step,
-// without other rows, on the same kind of GPU.
 struct Mixture {
   const char* family;
   const char* weights;
@@ -114,28 +139,10 @@ void PrintTo(const Mixture& mixture, std::ostream* out) {
 }
 class ExpertsTest : public testing::TestWithParam<Mixture> {};
 TEST_P(ExpertsTest, AnswerAsInOneProcess) {
-  constexpr int kLongest = 300;
   const TempFolder model;
   const bool gpt_oss = GetParam().family == std::string("gpt-oss");
   gpt_oss ? WriteGptOssModel(model.path()) : WriteExpertModel(model.path());
-  LocalGenerator local({.model = model.path(),
-                        .weights = GetParam().weights,
-                        .step_tokens = kLongest,
-                        .device = "cuda:0",
-                        .gpu_memory_utilization = 0.036});
-  std::vector<std::string> decode = kOnGpu;
-  decode.push_back(std::string("--weights=") + GetParam().weights);
-  std::vector<std::string> prefill = decode;
-  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
-  Cluster cluster({.model = model.path(),
-                   .prefill_flags = prefill,
-                   .decode_flags = decode,
-                   .worker_suffix = "-emulated"});
-  for (const int tokens : {40, kLongest}) {
-    const auto seed = static_cast<uint32_t>(tokens);
-    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
-  }
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  CheckAsInOneProcess({.model = model.path(), .weights = GetParam().weights});
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
@@ -147,57 +154,30 @@ INSTANTIATE_TEST_SUITE_P(Mixtures, ExpertsTest,
 // as they are or encoded without loss.
 class GpuLatentTest : public testing::TestWithParam<const char*> {};  // by codec
 TEST_P(GpuLatentTest, AnswersAreThoseOfOneProcess) {
-  constexpr int kLongest = 530;  // with splits of attention
   const TempFolder model;
   WriteLargeLatentModel(model.path());
-  LocalGenerator local({.model = model.path(),
-                        .step_tokens = kLongest,
-                        .device = "cuda:0",
-                        .gpu_memory_utilization = 0.045});
-  const std::vector<std::string> decode = {"--device=cuda:0", "--gpu_memory_utilization=0.045"};
-  std::vector<std::string> prefill = decode;
-  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128",
-                                 std::string("--wire_codec=") + GetParam()});
-  Cluster cluster({.model = model.path(),
-                   .prefill_flags = prefill,
-                   .decode_flags = decode,
-                   .worker_suffix = "-emulated"});
-  for (const int tokens : {40, kLongest}) {
-    const auto seed = static_cast<uint32_t>(tokens);
-    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/6));
-  }
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  CheckAsInOneProcess({.model = model.path(),
+                       .memory_share = 0.045,
+                       .prefill_flags = {std::string("--wire_codec=") + GetParam()},
+                       .longest = kSeveralSplits});
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, GpuLatentTest, testing::Values("raw", "lx16"));
 
 // A model in which four of five layers have a window: GPUs have memory for those layers of the
-// blocks in some sequence's window only. Tokens are those of one process that keeps all.
+// blocks in some sequence's window only.
 TEST(GpuWindowTest, LayersWithAWindowHaveRowsOfTheirOwn) {
   const TempFolder model;
   WriteWindowModel(model.path(), 64, WindowedLayersOf::kAllButThird);
-  LocalGenerator local({.model = model.path(),
-                        .step_tokens = 512,
-                        .device = "cuda:0",
-                        .gpu_memory_utilization = 0.036});
-  std::vector<std::string> decode = kOnGpu;
-  decode.emplace_back("--dram_memory=16MiB");
-  std::vector<std::string> prefill = decode;
-  prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
-  Cluster cluster({.model = model.path(),
-                   .prefill_flags = prefill,
-                   .decode_flags = decode,
-                   .worker_suffix = "-emulated"});
-  for (const int tokens : {40, 300}) {
-    const auto seed = static_cast<uint32_t>(tokens);
-    CheckTwice(cluster, local, MakeRequest(tokens, local.vocab(), seed, /*tokens_max=*/20));
-  }
-  for (WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
-    const auto state = worker->State();
-    EXPECT_GT(state->kv_rows_total(), 0u);
-    EXPECT_LT(state->kv_rows_total(), state->kv_blocks_total());
-  }
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  const auto look = [](Cluster& cluster) {
+    for (WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
+      const auto state = worker->State();
+      EXPECT_GT(state->kv_rows_total(), 0u);
+      EXPECT_LT(state->kv_rows_total(), state->kv_blocks_total());
+    }
+  };
+  CheckAsInOneProcess({.model = model.path(), .flags = {"--dram_memory=16MiB"}, .tokens_max = 20},
+                      look);
 }
 
 // Guesses of a model on the same GPU, which are often right: no token changes.

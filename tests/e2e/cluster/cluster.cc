@@ -152,6 +152,8 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
                                       "--kv_memory=64MiB",
                                       "--worker_id=" + role + "-" + std::to_string(index),
                                       "--ready_file=" + name + ".ready"};
+  // A step of an emulated GPU may take many seconds where the machine is busy.
+  if (!worker_suffix_.empty()) command.emplace_back("--stall_ms=120000");
   if (!identity_.empty()) {
     const std::vector<std::string> shown = ClusterFlags(identity_);
     command.insert(command.end(), shown.begin(), shown.end());
