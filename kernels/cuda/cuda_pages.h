@@ -43,8 +43,8 @@ class CudaPages final : public PageCopier {
   ~CudaPages() override;
 
   const PagedKv& view() const { return view_; }
-  // Of pages with room for rows, before any use: where each block's row is. `rows` is the pool's
-  // and outlives all use.
+  // Says where each block's row is. Called once, before the pages are used, if they have room for
+  // rows. `rows` belongs to the pool, and outlives every use of the pages.
   void SetRows(const WindowRowsView* rows) { view_.rows = rows; }
 
   // Offset and bytes are multiples of 16.

@@ -87,8 +87,8 @@ inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
               static_cast<int32_t>(layout.ScalesAt(1, plane, 0) - layout.ScalesAt(0, plane, 0))};
 }
 
-// Where a layer of the first block, or of the first row (PagedKv::rows), is, and the distance to
-// the next one.
+// The address of a layer in the first block, and the distance to the same layer in the next block.
+// If the layer is in rows (PagedKv::rows), the same of the first row and the next row.
 struct PagePlace {
   std::byte* first = nullptr;
   int64_t stride = 0;

@@ -87,7 +87,9 @@ SlabPieces SlabPiecesOf(const PagedKv& kv, std::span<const uint32_t> pages, size
       const size_t at = layout.group.Has(layer)
                             ? rows_at + RowOf(*kv.rows, page, access) * kv.rows->row_stride
                             : page * kv.rows->block_stride;
-      pieces.ids.push_back(static_cast<uint32_t>((at + place) / unit));
+      const size_t id = (at + place) / unit;
+      PENSTOCK_CHECK_LE(id, UINT32_MAX);
+      pieces.ids.push_back(static_cast<uint32_t>(id));
     }
   }
   return pieces;

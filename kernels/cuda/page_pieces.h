@@ -9,10 +9,10 @@
 
 namespace penstock::cuda {
 
-// Where bytes of pages in device memory lie. Pages have all their layers in one piece, or a window
-// group's layers apart, in rows (PagedKv::rows). Two rows belong to no block: the layers of blocks
-// without a row are read from the first, which stays zero, and written to the second. So the memory
-// of such pages has two rows more than its pool knows. Pure functions; any thread may call them.
+// Finds the bytes of pages in device memory. A page has all its layers in one piece; or the layers
+// of the window group are in a row, apart from the others (PagedKv::rows). Behind the pool's rows
+// there are two more, which belong to no block. A block without a row is read from the first of
+// them, which stays zero, and written to the second. Pure functions; any thread may call them.
 inline constexpr int64_t kSpareRows = 2;
 
 enum class PageAccess : uint8_t { kRead, kWrite };

@@ -12,9 +12,9 @@
 
 namespace penstock::cuda {
 
-// Sums over the tokens of a sequence are made in splits of so many tokens, counted from slot 0, and
-// splits are added up in ascending order. So no bit depends on the number of blocks that share the
-// work.
+// The tokens of a split. A sum over a sequence's tokens is made split by split, from slot 0 on, and
+// the sums of splits are added up in ascending order. So no bit depends on the number of thread
+// blocks that share the work.
 constexpr int kScoreSplitTokens = 512;
 // The most tokens whose queries one launch takes.
 constexpr int kScoredQueriesMax = 64;
@@ -27,8 +27,8 @@ struct KeyScoreParams {
   float* scores = nullptr;          // [kv_heads][score_stride]
   int64_t score_stride = 0;
   float* scratch = nullptr;  // of KeyScoreScratchFloats
-  // Of attention: [observed][kv_heads * group * head_dim], of the tokens from slot `first` on. Keys
-  // that are stored rotated take rotated queries.
+  // For attention only: the queries of the tokens in slots [first, first + observed),
+  // [observed][kv_heads * group * head_dim]. If keys are stored rotated, so are the queries.
   const Bf16* queries = nullptr;
   int32_t observed = 0;  // at most kScoredQueriesMax
   int32_t first = 0;

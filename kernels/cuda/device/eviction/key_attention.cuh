@@ -14,7 +14,8 @@ struct RowMeasure {
   float max, sum;
 };
 PENSTOCK_DEVICE int RowsOf(const KeyScoreParams& p) { return p.observed * p.group; }
-// Of split `split`, [splits + 1][kv_heads][rows]; the last are the merged ones.
+// The measure of a row in one split. The scratch memory is [splits + 1][kv_heads][rows]: behind the
+// splits it has the merged measures.
 PENSTOCK_DEVICE RowMeasure& MeasureOf(const KeyScoreParams& p, int64_t split, int kv_head,
                                       int row) {
   auto* all = reinterpret_cast<RowMeasure*>(p.scratch);

@@ -10,7 +10,7 @@ int32_t Pieces(int64_t size, int64_t each) {
   return static_cast<int32_t>((size + each - 1) / each);
 }
 
-// What a block of a kernel computes, and what it needs to run.
+// The outputs and rows that one block computes, and the threads and shared memory that it takes.
 struct GroupedGrid {
   int32_t outputs, rows;
   int threads, shared_bytes;

@@ -72,7 +72,8 @@ struct RouteWarp {
     return p.choice_bias == nullptr ? chance : Add(chance, p.choice_bias[expert]);
   }
 
-  // What a group of experts is kept by: its best key, or with sigmoids the sum of its two best.
+  // The key that groups of experts are compared by: their best one, or with sigmoids the sum of the
+  // two best.
   PENSTOCK_DEVICE float GroupKey(int32_t group, int32_t size) const {
     float best = -INFINITY, second = -INFINITY;
     const auto add = [&](float key) {
