@@ -34,8 +34,10 @@ const CodeTable* TableOf(CodeType type);
 // The form of a quantised matrix. A weight is scale * (code - zero) + offset.
 struct QuantisedFormat {
   CodeType code = CodeType::kInteger;
-  int bits = 8;     // of a code: 4 or 8
-  int group = 128;  // consecutive inputs of an output that share a scale: 16, 32, ... or 256
+  int bits = 8;  // of a code: 4, 5, 6 or 8; those that are not integers have 4, and E4M3 has 8
+  // Consecutive inputs of an output that share a scale: 16, 32, ... or 256, and 32 at least with
+  // codes of 5 bits.
+  int group = 128;
   // Every group has its own zero point; otherwise it is 2^(bits - 1), or 0 with offsets or E4M3, or
   // 128 for the integers of a table.
   bool zeros = false;
@@ -57,6 +59,9 @@ struct QuantisedFormat {
   int64_t offsets_at() const { return zeros_at() + (zeros ? 64 : 0); }
   int64_t head_bytes() const { return (offsets_at() + run() * offset_bytes() + 63) / 64 * 64; }
   int64_t code_bytes() const { return int64_t{4} * group * bits; }  // of a group
+  // Inputs whose codes are in whole 32-bit words of an output, and the number of these words.
+  int unit() const { return bits == 8 ? 4 : bits == 4 ? 8 : bits == 6 ? 16 : 32; }
+  int unit_words() const { return unit() * bits / 32; }
   int64_t run_bytes() const { return head_bytes() + run() * code_bytes(); }
   // The bytes of a group's scales and offsets in a head.
   int64_t scale_bytes() const { return two_level() ? 32 : scale == ScaleType::kF32 ? 128 : 64; }
@@ -86,7 +91,7 @@ struct QuantisedRowCopy {
   std::vector<float> offsets;
 };
 
-// Owns a weight matrix [outputs][inputs] of 4-bit or 8-bit codes in the one layout that products of
+// Owns a weight matrix [outputs][inputs] of codes of 4 to 8 bits in the one layout that products of
 // every batch size read. A panel has 32 outputs; in a panel, run after run of inputs, which is one
 // group unless scales are kTwoLevel. A run has a head, padded to 64 bytes,
 //   scales [32]; zero points, one byte each [32], padded to 64 bytes; offsets [32];
@@ -96,6 +101,11 @@ struct QuantisedRowCopy {
 //   8 bits: codes [group / 4][32][4]: four inputs of an output are one 32-bit word;
 //   4 bits: codes [group / 8][32][4]: byte b of the word has input b in its low half and input
 //           4 + b in its high half; codes of a table likewise;
+//   6 bits: [group / 16][3][32][4]: the low four bits of inputs 0 to 7 and of inputs 8 to 15, as
+//           codes of 4 bits, and a word of the high two bits: bits 2k and 2k + 1 of its byte b
+//           belong to input 4k + b;
+//   5 bits: [group / 32][5][32][4]: likewise four words of low bits, and a word of fifth bits: bit k
+//           of its byte b belongs to input 4k + b;
 //   E4M3:   codes [group / 4][32][4]: the bytes of a word are inputs 0, 2, 1 and 3, so that the low
 //           bytes of 16-bit halves are one pair of inputs and the high bytes the next.
 // Inputs are padded to whole groups. Outputs never set are zero rows. Panels lie 256 bytes farther

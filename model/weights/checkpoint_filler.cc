@@ -17,13 +17,20 @@ bool FitTogether(const QuantisedFormat& a, const QuantisedFormat& b) {
   return a.code == b.code && a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
 }
 
+// Whether one matrix can hold both when integers of fewer bits take as many as the others.
+bool FitWidened(const QuantisedFormat& a, QuantisedFormat b) {
+  if (a.code != CodeType::kInteger || a.zeros || b.zeros) return FitTogether(a, b);
+  b.bits = a.bits;
+  return FitTogether(a, b);
+}
+
 // The format that holds the rows of all parts exactly. INVALID_ARGUMENT names two parts that cannot
 // be in one matrix.
 absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
   QuantisedFormat format = parts[0].tensor.format;
   for (const ReadPart& other : parts.subspan(1)) {
     const QuantisedFormat& form = other.tensor.format;
-    if (!FitTogether(form, format)) {
+    if (!FitWidened(form, format)) {
       return InvalidArgument("{} is {} and {} is {}; the parts of one product must have one format",
                              parts[0].part->module, format.Name(), other.part->module, form.Name());
     }
@@ -33,6 +40,7 @@ absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
           "have one order",
           parts[0].part->module, other.part->module);
     }
+    format.bits = std::max(format.bits, form.bits);
     format.zeros = format.zeros || form.zeros;
     if (form.scale != format.scale) format.scale = ScaleType::kF32;
   }
@@ -42,6 +50,7 @@ absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
 void SetRows(ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
   QuantisedTensor& tensor = from.tensor;
   if (tensor.format.two_level() && !matrix.format().two_level()) tensor.MultiplyFactors();
+  if (tensor.format.bits < matrix.format().bits) tensor.Widen(matrix.format().bits);
   const std::vector<uint8_t> symmetric(static_cast<size_t>(tensor.groups()),
                                        static_cast<uint8_t>(tensor.format.zero()));
   for (int64_t r = 0; r < from.part->rows; ++r) {
@@ -66,12 +75,17 @@ QuantisedMatrix MakeMatrix(const MatrixPlan& plan, const Section& section) {
   return matrix;
 }
 
-// The number of parts from the front on that fit into one matrix.
+// The number of parts from the front on that are one matrix. Those of fewer bits are widened only
+// where a matrix would end within a panel.
 size_t PartsTogether(std::span<const ReadPart> parts) {
   size_t count = 1;
-  while (count < parts.size() && FitTogether(parts[count].tensor.format, parts[0].tensor.format)) {
-    ++count;
-  }
+  int64_t outputs = parts[0].part->rows;
+  const auto fits = [&](const ReadPart& next) {
+    const QuantisedFormat &first = parts[0].tensor.format, &form = next.tensor.format;
+    const bool whole = outputs % QuantisedMatrix::kPanel == 0;
+    return whole ? FitTogether(form, first) : FitWidened(form, first);
+  };
+  while (count < parts.size() && fits(parts[count])) outputs += parts[count++].part->rows;
   return count;
 }
 

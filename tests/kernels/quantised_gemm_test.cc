@@ -161,18 +161,24 @@ struct QuantisedProblem {
   std::vector<float> input, bias, start;
 };
 
+std::vector<int> Groups(int bits) {
+  if (bits == 5) return {32, 64, 128, 256};
+  return {16, 32, 64, 128, 256};
+}
+
 std::vector<QuantisedFormat> Formats() {
   std::vector<QuantisedFormat> formats;
-  for (const int bits : {4, 8}) {
-    for (const int group : {16, 32, 64, 128, 256}) {
+  for (const int bits : {4, 5, 6, 8}) {
+    for (const int group : Groups(bits)) {
       for (const bool zeros : {false, true}) {
         const auto scale = static_cast<ScaleType>((group / 32 + (zeros ? 1 : 0)) % 3);
         formats.push_back({.bits = bits, .group = group, .zeros = zeros, .scale = scale});
       }
     }
     formats.push_back({.bits = bits, .group = 32, .scale = ScaleType::kF32, .offsets = true});
-    formats.push_back({.bits = bits, .group = 16, .zeros = true, .offsets = true});
-    for (const int group : {16, 32, 64, 128, 256}) {
+    formats.push_back(
+        {.bits = bits, .group = Groups(bits).front(), .zeros = true, .offsets = true});
+    for (const int group : Groups(bits)) {
       for (const bool offsets : {false, true}) {
         formats.push_back(
             {.bits = bits, .group = group, .scale = ScaleType::kTwoLevel, .offsets = offsets});
@@ -226,6 +232,8 @@ TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   for (const QuantisedFormat& format :
        {QuantisedFormat{.bits = 4, .group = 32}, QuantisedFormat{.bits = 8, .group = 128},
         QuantisedFormat{.bits = 4, .group = 32, .offsets = true},
+        QuantisedFormat{.bits = 5, .group = 32, .offsets = true},
+        QuantisedFormat{.bits = 6, .group = 16, .scale = ScaleType::kTwoLevel},
         QuantisedFormat{.bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true}}) {
     const QuantisedProblem p({kRows, 1056, kOutputs}, format, 11);
     const auto whole = p.Run({}, GemmOutput::kStore, true);
@@ -246,8 +254,8 @@ TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
 std::vector<QuantisedFormat> TwoLevelFormats() {
   constexpr auto kTwoLevel = ScaleType::kTwoLevel;
   return {{.bits = 4, .group = 32, .scale = kTwoLevel, .offsets = true},
-          {.bits = 8, .group = 32, .scale = kTwoLevel, .offsets = true},
-          {.bits = 8, .group = 16, .scale = kTwoLevel},
+          {.bits = 5, .group = 32, .scale = kTwoLevel, .offsets = true},
+          {.bits = 6, .group = 16, .scale = kTwoLevel},
           {.code = CodeType::kIq4, .bits = 4, .group = 32, .scale = kTwoLevel}};
 }
 
@@ -406,10 +414,9 @@ TEST(QuantisedMatrixTest, TakesTheBytesOfItsFormat) {
   EXPECT_NEAR(per_weight, 0.5 + 2.0 / 128, 0.01);
 }
 
-// With two levels, at most a tenth more than GGUF files have, but where codes of 5 and 6 bits take
-// a byte.
+// At most a tenth more than GGUF files have.
 TEST(QuantisedMatrixTest, TwoLevelsTakeFewBits) {
-  const double want[] = {4.625, 8.625, 8.5625, 4.3125};
+  const double want[] = {4.625, 5.625, 6.5625, 4.3125};
   for (size_t i = 0; i < std::size(want); ++i) {
     const QuantisedMatrix matrix(4096, 4096, TwoLevelFormats()[i]);
     EXPECT_NEAR(8 * static_cast<double>(matrix.bytes()) / (4096.0 * 4096.0), want[i], 0.02);

@@ -41,23 +41,49 @@ void Quantise256(const float* x, int64_t size, float factor, int16_t* codes) {
 }
 
 // Unpacks the codes of one group, 8 columns at a time. `table`: of codes that stand for integers.
-template <int kBits, bool kTable = false>
+template <Codes kCodes>
 void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4], __m256i table,
                     int16_t* weights) {
-  constexpr int kInputs = 32 / kBits;
-  const __m256i mask = _mm256_set1_epi16(kBits == 4 ? 15 : 255);
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  const __m256i mask = _mm256_set1_epi16(kCodes == Codes::kBytes ? 255 : 15);
   const __m256i byte = _mm256_set1_epi16(255);
-  for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
+  const __m256i high_mask = _mm256_set1_epi16(((1 << kUnit.high_bits) - 1) << 4);
+  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns,
+           weights += kUnit.inputs * kColumns) {
     for (int v = 0; v < 4; ++v) {
-      const __m256i word = Load256(codes + 32 * v);
-      for (int pair = 0; pair < kInputs / 2; ++pair) {
-        // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
-        const int shift = pair % 2 * 8 + pair / 2 * 4;
-        __m256i code = _mm256_and_si256(_mm256_srli_epi16(word, shift), mask);
-        if constexpr (kTable) code = _mm256_and_si256(_mm256_shuffle_epi8(table, code), byte);
+      PENSTOCK_UNROLL
+      for (int pair = 0; pair < 2 * kUnit.parts(); ++pair) {
+        // Pairs (0, 2), (1, 3), then (4, 6), (5, 7), and so on.
+        const int part = pair / 2, in_byte = pair % 2 * 8;
+        const __m256i word = Load256(codes + 4 * kColumns * (part / 2) + 32 * v);
+        __m256i code = _mm256_and_si256(_mm256_srli_epi16(word, in_byte + part % 2 * 4), mask);
+        if constexpr (kCodes == Codes::kTable) {
+          code = _mm256_and_si256(_mm256_shuffle_epi8(table, code), byte);
+        }
+        if constexpr (kUnit.high_bits > 0) {
+          const __m256i high = Load256(codes + 4 * kColumns * kUnit.low_words + 32 * v);
+          const __m256i bits = AtBit4(high, in_byte + part * kUnit.high_bits);
+          code = _mm256_or_si256(code, _mm256_and_si256(bits, high_mask));
+        }
         Store256(weights + pair * 2 * kColumns + 16 * v, _mm256_sub_epi16(code, zeros[v]));
       }
     }
+  }
+}
+
+void UnpackCodes256(const PanelForm& form, const std::byte* codes, const __m256i (&zeros)[4],
+                    __m256i table, int16_t* weights) {
+  switch (form.codes) {
+    case Codes::kBytes:
+      return UnpackGroup256<Codes::kBytes>(codes, form.group, zeros, table, weights);
+    case Codes::kNibbles:
+      return UnpackGroup256<Codes::kNibbles>(codes, form.group, zeros, table, weights);
+    case Codes::kTable:
+      return UnpackGroup256<Codes::kTable>(codes, form.group, zeros, table, weights);
+    case Codes::kFive:
+      return UnpackGroup256<Codes::kFive>(codes, form.group, zeros, table, weights);
+    case Codes::kSix:
+      return UnpackGroup256<Codes::kSix>(codes, form.group, zeros, table, weights);
   }
 }
 
@@ -80,13 +106,7 @@ void Unpack256(const PanelForm& form, const std::byte* panel, int64_t groups,
       const __m256i one = reader.Zeros(form, 8 * v);
       zeros[v] = _mm256_or_si256(one, _mm256_slli_epi32(one, 16));
     }
-    if (form.table != nullptr) {
-      UnpackGroup256<4, true>(reader.codes, form.group, zeros, table, weights);
-    } else if (form.bits == 4) {
-      UnpackGroup256<4>(reader.codes, form.group, zeros, table, weights);
-    } else {
-      UnpackGroup256<8>(reader.codes, form.group, zeros, table, weights);
-    }
+    UnpackCodes256(form, reader.codes, zeros, table, weights);
     weights += int64_t{form.group} * kColumns;
     if (++in_run == form.run) in_run = 0;
   }

@@ -123,6 +123,11 @@ struct PanelReader256 {
   Factors256 factors;
 };
 
+// The bits of `word` from `first` on at the place of a byte's bit 4, with others around them.
+inline __m256i AtBit4(__m256i word, int first) {
+  return first < 4 ? _mm256_slli_epi16(word, 4 - first) : _mm256_srli_epi16(word, first - 4);
+}
+
 // The table of a form's codes, once for each half of a register.
 inline __m256i TableIn(const PanelForm& form) {
   if (form.table == nullptr) return _mm256_setzero_si256();

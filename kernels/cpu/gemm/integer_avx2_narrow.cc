@@ -7,9 +7,6 @@
 namespace penstock::simd {
 namespace {
 
-// The forms of codes that products of few rows read directly.
-enum class Codes { kBytes, kNibbles, kTable };
-
 // Sums of kSlices times eight columns of one panel.
 template <int kRows, int kSlices>
 using Sums256 = __m256i[kRows][kSlices];
@@ -100,25 +97,41 @@ template <int kRows, int kSlices>
   }
 }
 
-// 8-bit integers, and integers of a table.
+// The integers of 32 codes, four of each of eight columns: those of part `part` of a unit, whose
+// words begin at `words`.
+template <Codes kCodes>
+[[gnu::always_inline]] inline __m256i Integers256(const std::byte* words, int part, __m256i table) {
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  __m256i word = Load256(words + 4 * kColumns * (part / 2));
+  if constexpr (kCodes == Codes::kBytes) return word;
+  if (part % 2 == 1) word = _mm256_srli_epi16(word, 4);
+  const __m256i nibbles = _mm256_and_si256(word, _mm256_set1_epi8(15));
+  if constexpr (kCodes == Codes::kTable) return _mm256_shuffle_epi8(table, nibbles);
+  if constexpr (kUnit.high_bits == 0) return nibbles;
+  const __m256i high = Load256(words + 4 * kColumns * kUnit.low_words);
+  const __m256i mask = _mm256_set1_epi8(((1 << kUnit.high_bits) - 1) << 4);
+  return _mm256_or_si256(nibbles,
+                         _mm256_and_si256(AtBit4(high, part * kUnit.high_bits), mask));
+}
+
+// Integers of 5, 6 and 8 bits, and those of a table.
 template <Codes kCodes, int kRows, int kSlices>
 [[gnu::always_inline]] inline void AddByteGroup256(const std::byte* codes, int group, __m256i table,
                                                    const int16_t* x, int64_t ahead,
                                                    Sums256<kRows, kSlices>& sums) {
-  constexpr bool kTable = kCodes == Codes::kTable;
-  const __m256i byte = _mm256_set1_epi16(255), mask = _mm256_set1_epi8(15);
-  for (int i = 0; i < group; i += kTable ? 8 : 4, codes += 4 * kColumns) {
-    PrefetchSlices256<kSlices>(codes + ahead);
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  const __m256i byte = _mm256_set1_epi16(255);
+  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns) {
     PENSTOCK_UNROLL
-    for (int half = 0; half < (kTable ? 2 : 1); ++half, x += 4 * kRows) {
+    for (int w = 0; w < kUnit.words(); ++w) {
+      PrefetchSlices256<kSlices>(codes + 4 * kColumns * w + ahead);
+    }
+    PENSTOCK_UNROLL
+    for (int part = 0; part < kUnit.parts(); ++part, x += 4 * kRows) {
       __m256i even[kSlices], odd[kSlices];
       PENSTOCK_UNROLL
       for (int s = 0; s < kSlices; ++s) {
-        __m256i word = Load256(codes + 32 * s);
-        if constexpr (kTable) {
-          if (half == 1) word = _mm256_srli_epi16(word, 4);
-          word = _mm256_shuffle_epi8(table, _mm256_and_si256(word, mask));
-        }
+        const __m256i word = Integers256<kCodes>(codes + 32 * s, part, table);
         even[s] = _mm256_and_si256(word, byte);
         odd[s] = _mm256_srli_epi16(word, 8);
       }
@@ -239,14 +252,21 @@ void NarrowCodes256(const NarrowRows& rows, const PanelForm& form, int count,
 
 void Narrow256(const NarrowRows& rows, const PanelForm& form, int count,
                const std::byte* const* panels, float* tiles) {
-  if (form.table != nullptr) {
-    return NarrowCodes256<Codes::kTable>(rows, form, count, panels, tiles);
+  switch (form.codes) {
+    case Codes::kBytes:
+      return NarrowCodes256<Codes::kBytes>(rows, form, count, panels, tiles);
+    case Codes::kNibbles:
+      return NarrowCodes256<Codes::kNibbles>(rows, form, count, panels, tiles);
+    case Codes::kTable:
+      return NarrowCodes256<Codes::kTable>(rows, form, count, panels, tiles);
+    case Codes::kFive:
+      return NarrowCodes256<Codes::kFive>(rows, form, count, panels, tiles);
+    case Codes::kSix:
+      return NarrowCodes256<Codes::kSix>(rows, form, count, panels, tiles);
   }
-  if (form.bits == 4) return NarrowCodes256<Codes::kNibbles>(rows, form, count, panels, tiles);
-  NarrowCodes256<Codes::kBytes>(rows, form, count, panels, tiles);
 }
 
 // Products of 4-bit integers with bytes fit in 16 bits, those of other codes do not.
-bool TakesPlanes256(const PanelForm& form) { return form.bits == 4 && form.table == nullptr; }
+bool TakesPlanes256(const PanelForm& form) { return form.codes == Codes::kNibbles; }
 
 }  // namespace penstock::simd

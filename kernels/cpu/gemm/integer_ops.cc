@@ -11,8 +11,18 @@ extern const IntegerOps kVnniIntegerOps;
 #endif
 }  // namespace simd
 
+namespace {
+
+Codes CodesOf(const QuantisedFormat& format) {
+  if (format.table() != nullptr) return Codes::kTable;
+  if (format.bits == 4) return Codes::kNibbles;
+  return format.bits == 5 ? Codes::kFive : format.bits == 6 ? Codes::kSix : Codes::kBytes;
+}
+
+}  // namespace
+
 PanelForm FormOf(const QuantisedFormat& format) {
-  return {.bits = format.bits,
+  return {.codes = CodesOf(format),
           .table = format.table() == nullptr ? nullptr : format.table()->data(),
           .group = format.group,
           .run = format.run(),

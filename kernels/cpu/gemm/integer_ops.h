@@ -27,12 +27,34 @@ inline constexpr int kNarrowRows = 4;
 // blocks, unpacking a panel once is faster.
 inline constexpr int kNarrowBlocks = 6;
 
+// The layouts of codes (QuantisedMatrix): of 8 bits; of 4 bits, integers and those of a table; of 5
+// and of 6 bits.
+enum class Codes : uint8_t { kBytes, kNibbles, kTable, kFive, kSix };
+
+// A unit of codes: the inputs whose codes are in whole words, the words of their low bits, and the
+// high bits of a code, which are in one more word if there are any.
+struct CodesUnit {
+  int inputs;
+  int low_words;
+  int high_bits;
+  // The low words of a unit have its inputs four by four, in the low and then in the high halves of
+  // bytes. The number of these parts.
+  consteval int parts() const { return inputs / 4; }
+  consteval int words() const { return low_words + (high_bits > 0 ? 1 : 0); }
+};
+consteval CodesUnit UnitOf(Codes codes) {
+  if (codes == Codes::kBytes) return {.inputs = 4, .low_words = 1, .high_bits = 0};
+  if (codes == Codes::kSix) return {.inputs = 16, .low_words = 2, .high_bits = 2};
+  if (codes == Codes::kFive) return {.inputs = 32, .low_words = 4, .high_bits = 1};
+  return {.inputs = 8, .low_words = 1, .high_bits = 0};
+}
+
 // The form of a panel's groups (QuantisedMatrix). Plain data: the files of instruction sets call no
 // inline function that other files call too, because the linker might keep the copy that was
 // compiled for a newer machine.
 struct PanelForm {
-  int bits;  // 4 or 8
-  // The 16 integers that 4-bit codes stand for (CodeTable); null if codes are integers themselves.
+  Codes codes;
+  // The 16 integers that codes of kTable stand for (CodeTable); otherwise null.
   const uint8_t* table;
   int group;     // inputs
   int run;       // groups of a run

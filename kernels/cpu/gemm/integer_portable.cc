@@ -59,21 +59,56 @@ float OffsetOf(const PanelForm& form, const std::byte* head, int i, int c) {
   return TwoLevelAt(head + kOffsetFactorsAt, offsets + kColumns * i, c);
 }
 
-// Unpacks one word of codes: `inputs` inputs (4 or 8) of one output.
-void UnpackWord(const PanelForm& form, uint32_t word, int zero, int16_t* weights) {
-  const int bits = form.bits, inputs = 32 / bits;
-  for (int i = 0; i < inputs; ++i) {
-    const int byte = static_cast<int>(word >> (8 * (i % 4)) & 0xffu);
-    int code = bits == 8 ? byte : i < 4 ? byte & 15 : byte >> 4;
-    if (form.table != nullptr) code = form.table[code];
-    const int pair = i / 4 * 2 + i % 2;  // (0, 2), (1, 3)
+constexpr int64_t kWordStride = 4 * kColumns;  // bytes from an output's word to its next one
+
+// Unpacks one unit of codes of one output.
+template <Codes kCodes>
+void UnpackUnit(const std::byte* words, const uint8_t* table, int zero, int16_t* weights) {
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  for (int i = 0; i < kUnit.inputs; ++i) {
+    const int part = i / 4;
+    const int byte = static_cast<int>(words[part / 2 * kWordStride + i % 4]);
+    int code = kCodes == Codes::kBytes ? byte : part % 2 == 0 ? byte & 15 : byte >> 4;
+    if constexpr (kUnit.high_bits > 0) {
+      const int high = static_cast<int>(words[kUnit.low_words * kWordStride + i % 4]);
+      code |= (high >> (part * kUnit.high_bits) & ((1 << kUnit.high_bits) - 1)) << 4;
+    }
+    if (table != nullptr) code = table[code];
+    const int pair = part * 2 + i % 2;  // (0, 2), (1, 3)
     weights[pair * 2 * kColumns + i % 4 / 2] = static_cast<int16_t>(code - zero);
+  }
+}
+
+// Unpacks the codes of one group.
+template <Codes kCodes>
+void UnpackGroup(const PanelForm& form, const std::byte* codes, const std::byte* zeros,
+                 int16_t* weights) {
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  for (int i = 0; i < form.group; i += kUnit.inputs, codes += kUnit.words() * kWordStride) {
+    for (int c = 0; c < kColumns; ++c) {
+      const int zero = form.zeros ? static_cast<int>(zeros[c]) : form.zero;
+      UnpackUnit<kCodes>(codes + 4 * c, form.table, zero, weights + 2 * c);
+    }
+    weights += kUnit.inputs * kColumns;
+  }
+}
+
+void UnpackCodes(const PanelForm& form, const std::byte* codes, const std::byte* zeros,
+                 int16_t* weights) {
+  switch (form.codes) {
+    case Codes::kBytes:
+      return UnpackGroup<Codes::kBytes>(form, codes, zeros, weights);
+    case Codes::kFive:
+      return UnpackGroup<Codes::kFive>(form, codes, zeros, weights);
+    case Codes::kSix:
+      return UnpackGroup<Codes::kSix>(form, codes, zeros, weights);
+    default:
+      return UnpackGroup<Codes::kNibbles>(form, codes, zeros, weights);
   }
 }
 
 void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t groups,
                     const UnpackedGroups& target) {
-  const int inputs = 32 / form.bits;
   int16_t* weights = target.weights;
   const std::byte *head = panel, *codes = panel;
   for (int64_t g = 0; g < groups; ++g) {
@@ -86,16 +121,9 @@ void PortableUnpack(const PanelForm& form, const std::byte* panel, int64_t group
       target.scales[g * kColumns + c] = ScaleOf(form, head, in_run, c);
       if (form.offsets) target.offsets[g * kColumns + c] = OffsetOf(form, head, in_run, c);
     }
-    const std::byte* zeros = head + form.zeros_at;
-    for (int i = 0; i < form.group; i += inputs, codes += 4 * kColumns) {
-      for (int c = 0; c < kColumns; ++c) {
-        uint32_t word;
-        __builtin_memcpy(&word, codes + 4 * c, sizeof(word));
-        UnpackWord(form, word, form.zeros ? static_cast<int>(zeros[c]) : form.zero,
-                   weights + 2 * c);
-      }
-      weights += inputs * kColumns;
-    }
+    UnpackCodes(form, codes, head + form.zeros_at, weights);
+    codes += form.code_bytes;
+    weights += int64_t{form.group} * kColumns;
   }
 }
 

@@ -102,28 +102,68 @@ inline __m512i TableIn(const PanelForm& form) {
   return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(form.table)));
 }
 
-// `table`: of codes that stand for integers.
-template <int kBits, bool kTable = false>
+// The bits of `word` from `first` on at the place of a byte's bit 4, with others around them.
+inline __m512i AtBit4(__m512i word, int first) {
+  return first < 4 ? _mm512_slli_epi16(word, 4 - first) : _mm512_srli_epi16(word, first - 4);
+}
+
+// Ands `bits` with `mask`, and adds them to `low`, which has none of them.
+inline __m512i WithBits(__m512i low, __m512i bits, __m512i mask) {
+  return _mm512_ternarylogic_epi64(low, bits, mask, 0xf8);  // low | (bits & mask)
+}
+
+// Unpacks the codes of one group. `table`: of codes that stand for integers.
+template <Codes kCodes>
 void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2], __m512i table,
                     int16_t* weights) {
-  constexpr int kInputs = 32 / kBits;
-  const __m512i mask = _mm512_set1_epi16(kBits == 4 ? 15 : 255);
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  const __m512i mask = _mm512_set1_epi16(kCodes == Codes::kBytes ? 255 : 15);
   const __m512i byte = _mm512_set1_epi16(255);
-  for (int i = 0; i < group; i += kInputs, codes += 4 * kColumns, weights += kInputs * kColumns) {
+  const __m512i high_mask = _mm512_set1_epi16(((1 << kUnit.high_bits) - 1) << 4);
+  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns,
+           weights += kUnit.inputs * kColumns) {
     PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) {
-      PrefetchCodes(codes + 64 * v + kCodesAhead);
-      const __m512i word = _mm512_loadu_si512(codes + 64 * v);
       PENSTOCK_UNROLL
-      for (int pair = 0; pair < kInputs / 2; ++pair) {
-        // Pairs (0, 2), (1, 3), and of 4-bit codes (4, 6), (5, 7).
-        const int shift = pair % 2 * 8 + pair / 2 * 4;
-        __m512i code = _mm512_and_si512(_mm512_srli_epi16(word, shift), mask);
-        if constexpr (kTable) code = _mm512_and_si512(_mm512_shuffle_epi8(table, code), byte);
+      for (int w = 0; w < kUnit.words(); ++w) {
+        PrefetchCodes(codes + 4 * kColumns * w + 64 * v + kCodesAhead);
+      }
+      __m512i high = _mm512_setzero_si512();
+      if constexpr (kUnit.high_bits > 0) {
+        high = _mm512_loadu_si512(codes + 4 * kColumns * kUnit.low_words + 64 * v);
+      }
+      PENSTOCK_UNROLL
+      for (int pair = 0; pair < 2 * kUnit.parts(); ++pair) {
+        // Pairs (0, 2), (1, 3), then (4, 6), (5, 7), and so on.
+        const int part = pair / 2, in_byte = pair % 2 * 8;
+        const __m512i word = _mm512_loadu_si512(codes + 4 * kColumns * (part / 2) + 64 * v);
+        __m512i code = _mm512_and_si512(_mm512_srli_epi16(word, in_byte + part % 2 * 4), mask);
+        if constexpr (kCodes == Codes::kTable) {
+          code = _mm512_and_si512(_mm512_shuffle_epi8(table, code), byte);
+        }
+        if constexpr (kUnit.high_bits > 0) {
+          code = WithBits(code, AtBit4(high, in_byte + part * kUnit.high_bits), high_mask);
+        }
         _mm512_storeu_si512(weights + pair * 2 * kColumns + 32 * v,
                             _mm512_sub_epi16(code, zeros[v]));
       }
     }
+  }
+}
+
+void UnpackCodes512(const PanelForm& form, const std::byte* codes, const __m512i (&zeros)[2],
+                    __m512i table, int16_t* weights) {
+  switch (form.codes) {
+    case Codes::kBytes:
+      return UnpackGroup512<Codes::kBytes>(codes, form.group, zeros, table, weights);
+    case Codes::kNibbles:
+      return UnpackGroup512<Codes::kNibbles>(codes, form.group, zeros, table, weights);
+    case Codes::kTable:
+      return UnpackGroup512<Codes::kTable>(codes, form.group, zeros, table, weights);
+    case Codes::kFive:
+      return UnpackGroup512<Codes::kFive>(codes, form.group, zeros, table, weights);
+    case Codes::kSix:
+      return UnpackGroup512<Codes::kSix>(codes, form.group, zeros, table, weights);
   }
 }
 
@@ -150,13 +190,7 @@ void Unpack512(const PanelForm& form, const std::byte* panel, int64_t groups,
       const __m512i one = LoadZeros(head + form.zeros_at, v);
       zeros[v] = _mm512_or_si512(one, _mm512_slli_epi32(one, 16));
     }
-    if (form.table != nullptr) {
-      UnpackGroup512<4, true>(codes, form.group, zeros, table, weights);
-    } else if (form.bits == 4) {
-      UnpackGroup512<4>(codes, form.group, zeros, table, weights);
-    } else {
-      UnpackGroup512<8>(codes, form.group, zeros, table, weights);
-    }
+    UnpackCodes512(form, codes, zeros, table, weights);
     weights += int64_t{form.group} * kColumns;
     if (++in_run == form.run) in_run = 0;
   }
@@ -261,20 +295,38 @@ template <int kRows>
   }
 }
 
-// The forms of codes that products of few rows read directly.
-enum class Codes { kBytes, kNibbles, kTable };
-
-// The integers of 64 codes, each in the low half of its byte.
+// The integers of 64 codes, four of each of 16 columns: those of part `part` of a unit, whose words
+// begin at `words`.
 template <Codes kCodes>
-[[gnu::always_inline]] inline __m512i Integers(__m512i codes, __m512i table) {
-  const __m512i nibbles = _mm512_and_si512(codes, _mm512_set1_epi8(15));
-  return kCodes == Codes::kTable ? _mm512_shuffle_epi8(table, nibbles) : nibbles;
+[[gnu::always_inline]] inline __m512i Integers(const std::byte* words, int part, __m512i table) {
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  __m512i word = _mm512_loadu_si512(words + 4 * kColumns * (part / 2));
+  if constexpr (kCodes == Codes::kBytes) return word;
+  if (part % 2 == 1) word = _mm512_srli_epi16(word, 4);
+  const __m512i nibbles = _mm512_and_si512(word, _mm512_set1_epi8(15));
+  if constexpr (kCodes == Codes::kTable) return _mm512_shuffle_epi8(table, nibbles);
+  if constexpr (kUnit.high_bits == 0) return nibbles;
+  const __m512i high = _mm512_loadu_si512(words + 4 * kColumns * kUnit.low_words);
+  return WithBits(nibbles, AtBit4(high, part * kUnit.high_bits),
+                  _mm512_set1_epi8(((1 << kUnit.high_bits) - 1) << 4));
+}
+
+// Multiplies one unit of inputs of kRows rows by 32 columns.
+template <Codes kCodes, int kRows>
+[[gnu::always_inline]] inline void AddUnit(const std::byte* words, const int8_t* x, __m512i table,
+                                           __m512i (&high)[kRows][2], __m512i (&low)[kRows][2]) {
+  PENSTOCK_UNROLL
+  for (int part = 0; part < UnitOf(kCodes).parts(); ++part) {
+    AddInputs<kRows>(x + 8 * kRows * part, Integers<kCodes>(words, part, table),
+                     Integers<kCodes>(words + 64, part, table), high, low);
+  }
 }
 
 template <Codes kCodes, int kPanels, int kRows>
 void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte* const* panels,
                   float* tiles) {
-  constexpr int kInputs = kCodes == Codes::kBytes ? 4 : 8;
+  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr int64_t kUnitBytes = kUnit.words() * 4 * kColumns;
   const __m512i table = TableIn(form);
   const std::byte *b[kPanels], *heads[kPanels];
   for (int n = 0; n < kPanels; ++n) b[n] = panels[n];
@@ -300,22 +352,17 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
       }
     }
     int64_t at = 0;
-    for (int i = 0; i < form.group; i += kInputs, at += 4 * kColumns, x += 2 * kInputs * kRows) {
+    for (int i = 0; i < form.group; i += kUnit.inputs, x += 2 * kUnit.inputs * kRows) {
       PENSTOCK_UNROLL
       for (int n = 0; n < kPanels; ++n) {
-        const std::byte* word = b[n] + at;
-        PrefetchCodes(word + rows.ahead);
-        PrefetchCodes(word + rows.ahead + 64);
-        const __m512i left = _mm512_loadu_si512(word), right = _mm512_loadu_si512(word + 64);
-        if constexpr (kCodes == Codes::kBytes) {
-          AddInputs<kRows>(x, left, right, high[n], low[n]);
-        } else {
-          AddInputs<kRows>(x, Integers<kCodes>(left, table), Integers<kCodes>(right, table),
-                           high[n], low[n]);
-          AddInputs<kRows>(x + 8 * kRows, Integers<kCodes>(_mm512_srli_epi16(left, 4), table),
-                           Integers<kCodes>(_mm512_srli_epi16(right, 4), table), high[n], low[n]);
+        const std::byte* words = b[n] + at;
+        PENSTOCK_UNROLL
+        for (int64_t line = 0; line < kUnitBytes; line += 64) {
+          PrefetchCodes(words + rows.ahead + line);
         }
+        AddUnit<kCodes, kRows>(words, x, table, high[n], low[n]);
       }
+      at += kUnitBytes;
     }
     PENSTOCK_UNROLL
     for (int n = 0; n < kPanels; ++n) {
@@ -345,11 +392,18 @@ void NarrowCodes(const NarrowRows& rows, const PanelForm& form, int count,
 
 void Narrow512(const NarrowRows& rows, const PanelForm& form, int count,
                const std::byte* const* panels, float* tiles) {
-  if (form.table != nullptr) {
-    return NarrowCodes<Codes::kTable>(rows, form, count, panels, tiles);
+  switch (form.codes) {
+    case Codes::kBytes:
+      return NarrowCodes<Codes::kBytes>(rows, form, count, panels, tiles);
+    case Codes::kNibbles:
+      return NarrowCodes<Codes::kNibbles>(rows, form, count, panels, tiles);
+    case Codes::kTable:
+      return NarrowCodes<Codes::kTable>(rows, form, count, panels, tiles);
+    case Codes::kFive:
+      return NarrowCodes<Codes::kFive>(rows, form, count, panels, tiles);
+    case Codes::kSix:
+      return NarrowCodes<Codes::kSix>(rows, form, count, panels, tiles);
   }
-  if (form.bits == 4) return NarrowCodes<Codes::kNibbles>(rows, form, count, panels, tiles);
-  NarrowCodes<Codes::kBytes>(rows, form, count, panels, tiles);
 }
 
 bool TakesPlanes512(const PanelForm&) { return true; }

@@ -57,11 +57,61 @@ constexpr CodeTable kE2m1Table =
 constexpr CodeTable kIq4Table =
     TableFrom({-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113});
 
-// The place of input i's code in the 32-bit word of an output: 8 codes of 4 bits or 4 of 8.
-int CodeShift(const QuantisedFormat& format, int i) {
-  if (format.e4m3()) return (i % 2 * 2 + i / 2) * 8;
-  return i % 4 * 8 + i / 4 * 4;
-}
+// The places of the codes of one unit of inputs in an output's words (QuantisedMatrix): the low bits
+// of each, and the high ones if codes have 5 or 6 bits.
+class CodeUnit {
+ public:
+  explicit CodeUnit(const QuantisedFormat& format)
+      : inputs_(format.unit()),
+        words_(format.unit_words()),
+        low_bits_(format.bits == 8 ? 8 : 4),
+        high_bits_(format.bits - low_bits_),
+        e4m3_(format.e4m3()) {}
+
+  // Reads the code of input i of a group from the words of an output, which begin at `codes`.
+  uint32_t Load(const std::byte* codes, int64_t i) const {
+    const std::byte* unit = codes + i / inputs_ * words_ * kWordStride;
+    const int at = static_cast<int>(i % inputs_);
+    const uint32_t low = WordAt(unit, LowWord(at)) >> LowShift(at) & Mask(low_bits_);
+    if (high_bits_ == 0) return low;
+    return low | (WordAt(unit, words_ - 1) >> HighShift(at) & Mask(high_bits_)) << low_bits_;
+  }
+
+  // Stores the codes of inputs [0, count) of a group, a multiple of a unit: code(i) of each.
+  void Store(std::byte* codes, int64_t count, const auto& code) const {
+    for (int64_t first = 0; first < count; first += inputs_, codes += words_ * kWordStride) {
+      uint32_t words[kWordsMax] = {};
+      for (int at = 0; at < inputs_; ++at) {
+        const uint32_t value = code(first + at);
+        words[LowWord(at)] |= (value & Mask(low_bits_)) << LowShift(at);
+        if (high_bits_ > 0) words[words_ - 1] |= value >> low_bits_ << HighShift(at);
+      }
+      for (int w = 0; w < words_; ++w) StoreAt(codes + w * kWordStride, 0, words[w]);
+    }
+  }
+
+ private:
+  static constexpr int kWordsMax = 5;
+  // From an output's word to its next one.
+  static constexpr int64_t kWordStride = 4 * QuantisedMatrix::kPanel;
+
+  static uint32_t Mask(int bits) { return (1u << bits) - 1; }
+  static uint32_t WordAt(const std::byte* unit, int word) {
+    return LoadAt<uint32_t>(unit + word * kWordStride, 0);
+  }
+  int LowWord(int at) const { return low_bits_ == 8 ? 0 : at / 8; }
+  int LowShift(int at) const {
+    if (e4m3_) return (at % 2 * 2 + at / 2) * 8;
+    return at % 4 * 8 + at % 8 / 4 * 4;
+  }
+  int HighShift(int at) const { return at % 4 * 8 + at / 4 * high_bits_; }
+
+  int inputs_;
+  int words_;
+  int low_bits_;
+  int high_bits_;
+  bool e4m3_;
+};
 
 // One group of one output in a panel.
 struct GroupPlace {
@@ -72,7 +122,9 @@ struct GroupPlace {
 
   std::byte* scales() const { return head + format.scales_at() + index * format.scale_bytes(); }
   std::byte* offsets() const { return head + format.offsets_at() + index * format.offset_bytes(); }
-  std::byte* codes() const { return head + format.head_bytes() + index * format.code_bytes(); }
+  std::byte* codes() const {  // of the output
+    return head + format.head_bytes() + index * format.code_bytes() + 4 * column;
+  }
   ScaleType offset_type() const { return format.two_level() ? format.scale : ScaleType::kF32; }
 
   float Factor(const std::byte* factors) const {
@@ -106,9 +158,10 @@ std::string QuantisedFormat::Name() const {
 QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
                                  std::vector<int32_t> order)
     : outputs_(outputs), inputs_(inputs), format_(format), order_(std::move(order)) {
-  PENSTOCK_CHECK(format.bits == 4 || format.bits == 8);
+  PENSTOCK_CHECK(format.bits == 8 || (format.bits >= 4 && format.bits <= 6));
   PENSTOCK_CHECK(format.group == 16 || format.group == 32 || format.group == 64 ||
                  format.group == 128 || format.group == 256);
+  PENSTOCK_CHECK_EQ(format.group % format.unit(), 0);
   if (format.e4m3()) {
     PENSTOCK_CHECK(format.bits == 8 && format.scale == ScaleType::kF32);
     PENSTOCK_CHECK(!format.zeros && !format.offsets && order_.empty() && inputs % 2 == 0);
@@ -145,6 +198,7 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   PENSTOCK_CHECK_LE(static_cast<int64_t>(row.codes.size()), padded());
   SetFactors(output, row);
   const int64_t column = output % kPanel, count = static_cast<int64_t>(row.codes.size());
+  const CodeUnit unit(format_);
   for (int64_t g = 0; g < groups(); ++g) {
     const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
     StoreScale(format_.scale, place.scales(), column, row.scales[g]);
@@ -155,17 +209,10 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
     }
     // The activations of missing codes are 0, so those of a table stand for anything.
     const int missing = format_.table() != nullptr ? 0 : zero;
-    std::byte* codes = place.codes();
-    const int per_word = 32 / format_.bits;
-    for (int64_t w = 0; w < format_.group / per_word; ++w) {
-      uint32_t word = 0;
-      for (int i = 0; i < per_word; ++i) {
-        const int64_t at = g * format_.group + w * per_word + i;
-        const auto code = static_cast<uint32_t>(at < count ? row.codes[at] : missing);
-        word |= code << CodeShift(format_, i);
-      }
-      StoreAt(codes, w * kPanel + column, word);
-    }
+    unit.Store(place.codes(), format_.group, [&](int64_t i) {
+      const int64_t at = g * format_.group + i;
+      return static_cast<uint32_t>(at < count ? row.codes[at] : missing);
+    });
   }
 }
 
@@ -184,8 +231,7 @@ void QuantisedMatrix::SetFactors(int64_t output, const QuantisedRow& row) {
 QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
   PENSTOCK_CHECK_LT(output, outputs_);
   const int64_t column = output % kPanel;
-  const int per_word = 32 / format_.bits;
-  const uint32_t mask = (1u << format_.bits) - 1;
+  const CodeUnit unit(format_);
   QuantisedRowCopy row{.codes = std::vector<uint8_t>(static_cast<size_t>(padded()))};
   for (int64_t g = 0; g < groups(); ++g) {
     const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
@@ -194,9 +240,7 @@ QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
     if (format_.offsets) row.offsets.push_back(place.Offset());
     const std::byte* codes = place.codes();
     for (int64_t i = 0; i < format_.group; ++i) {
-      const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
-      row.codes[g * format_.group + i] =
-          static_cast<uint8_t>(word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask);
+      row.codes[g * format_.group + i] = static_cast<uint8_t>(unit.Load(codes, i));
     }
   }
   return row;
@@ -205,19 +249,17 @@ QuantisedRowCopy QuantisedMatrix::CopyRow(int64_t output) const {
 void QuantisedMatrix::GetRow(int64_t output, float* values) const {
   PENSTOCK_CHECK_LT(output, outputs_);
   const int64_t column = output % kPanel;
-  const uint32_t mask = (1u << format_.bits) - 1;
+  const CodeUnit unit(format_);
   for (int64_t g = 0; g < groups(); ++g) {
     const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
     const float scale = place.Scale(), offset = place.Offset();
     const int zero = place.Zero();
     const std::byte* codes = place.codes();
-    const int per_word = 32 / format_.bits;
     for (int64_t i = 0; i < format_.group; ++i) {
       const int64_t at = g * format_.group + i;
       const int64_t input = order_.empty() ? at : order_[at];
       if (input < 0 || input >= inputs_) continue;
-      const auto word = LoadAt<uint32_t>(codes, i / per_word * kPanel + column);
-      auto code = word >> CodeShift(format_, static_cast<int>(i % per_word)) & mask;
+      uint32_t code = unit.Load(codes, i);
       if (format_.table() != nullptr) code = (*format_.table())[code];
       const float number = format_.e4m3() ? E4m3ToFloat(static_cast<uint8_t>(code))
                                           : static_cast<float>(static_cast<int>(code) - zero);

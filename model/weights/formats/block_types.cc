@@ -55,8 +55,7 @@ void UnpackQ41(const std::byte* block, UnpackedBlock& target) {
 void UnpackQ50(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = HalfOf(block);
   for (int i = 0; i < 32; ++i) {
-    const int code = NibbleOf(block + 6, i) | FifthBitOf(block + 2, i);
-    target.codes[i] = static_cast<uint8_t>(code - 16 + kMiddle);
+    target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 6, i) | FifthBitOf(block + 2, i));
   }
 }
 
@@ -118,7 +117,7 @@ void UnpackQ6K(const std::byte* block, UnpackedBlock& target) {
     const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
     const int low = ByteOf(block, half * 64 + quarter % 2 * 32 + l) >> quarter / 2 * 4 & 15;
     const int high = ByteOf(block + 128, half * 32 + l) >> quarter * 2 & 3;
-    target.codes[i] = static_cast<uint8_t>((low | high << 4) - 32 + kMiddle);
+    target.codes[i] = static_cast<uint8_t>(low | high << 4);
   }
 }
 
@@ -151,11 +150,11 @@ constexpr BlockType kTypes[] = {
     {"Q8_0", 32, 34, {.bits = 8, .group = 32}, UnpackQ80},
     {"Q4_0", 32, 18, {.bits = 4, .group = 32}, UnpackQ40},
     {"Q4_1", 32, 20, {.bits = 4, .group = 32, .offsets = true}, UnpackQ41},
-    {"Q5_0", 32, 22, {.bits = 8, .group = 32}, UnpackQ50},
-    {"Q5_1", 32, 24, {.bits = 8, .group = 32, .offsets = true}, UnpackQ51},
+    {"Q5_0", 32, 22, {.bits = 5, .group = 32}, UnpackQ50},
+    {"Q5_1", 32, 24, {.bits = 5, .group = 32, .offsets = true}, UnpackQ51},
     {"Q4_K", 256, 144, {.bits = 4, .group = 32, .scale = kTwoLevel, .offsets = true}, UnpackQ4K},
-    {"Q5_K", 256, 176, {.bits = 8, .group = 32, .scale = kTwoLevel, .offsets = true}, UnpackQ5K},
-    {"Q6_K", 256, 210, {.bits = 8, .group = 16, .scale = kTwoLevel}, UnpackQ6K},
+    {"Q5_K", 256, 176, {.bits = 5, .group = 32, .scale = kTwoLevel, .offsets = true}, UnpackQ5K},
+    {"Q6_K", 256, 210, {.bits = 6, .group = 16, .scale = kTwoLevel}, UnpackQ6K},
     {"IQ4_NL", 32, 18, {.code = CodeType::kIq4, .bits = 4, .group = 32}, UnpackIq4Nl},
     {"IQ4_XS",
      256,

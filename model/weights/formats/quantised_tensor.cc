@@ -36,6 +36,13 @@ void QuantisedTensor::MultiplyFactors() {
   format.scale = ScaleType::kF32;
 }
 
+void QuantisedTensor::Widen(int bits) {
+  PENSTOCK_CHECK(format.code == CodeType::kInteger && zeros.empty() && bits >= format.bits);
+  const int zero = format.zero();
+  format.bits = bits;
+  for (uint8_t& code : codes) code = static_cast<uint8_t>(code + format.zero() - zero);
+}
+
 absl::StatusOr<GroupShape> GroupShapeOf(int64_t size, int64_t inputs, const std::string& field) {
   constexpr int kGroups[] = {32, 64, 128, 256};
   if (size == 0) {

@@ -20,7 +20,7 @@ constexpr int64_t kWidth = 256;
 
 // The tensors of one layer, and the types that differ from Q4_K.
 struct Types {
-  std::string k = "Q4_K", up = "Q4_K", down = "Q6_K";
+  std::string k = "Q4_K", gate = "Q4_K", up = "Q4_K", down = "Q6_K";
 };
 using ChangeBlocks = std::function<void(const std::string& name, std::string& data)>;
 
@@ -68,7 +68,7 @@ absl::StatusOr<LoadedModel> Load(const Types& types, const ChangeBlocks& change 
   AddBlocks(layer + "attn_k", types.k, 128, change, writer);
   AddBlocks(layer + "attn_v", "Q4_K", 128, change, writer);
   AddBlocks(layer + "attn_output", "IQ4_XS", 256, change, writer);
-  AddBlocks(layer + "ffn_gate", "Q4_K", 256, change, writer);
+  AddBlocks(layer + "ffn_gate", types.gate, 256, change, writer);
   AddBlocks(layer + "ffn_up", types.up, 256, change, writer);
   AddBlocks(layer + "ffn_down", types.down, 256, change, writer);
   const TempFolder folder;
@@ -97,10 +97,10 @@ TEST(TwoLevelTest, AreLoadedAsTheyAre) {
   }
   EXPECT_EQ(BitsOf(layer.qkv), 4.625);
   EXPECT_EQ(BitsOf(layer.attention_output), 4.3125);
-  EXPECT_EQ(BitsOf(layer.down), 8.625);
+  EXPECT_EQ(BitsOf(layer.down), 5.625);
   const auto six = Load({});
   ASSERT_TRUE(six.ok()) << six.status();
-  EXPECT_EQ(BitsOf(six->weights.layers[0].down), 8.5625);
+  EXPECT_EQ(BitsOf(six->weights.layers[0].down), 6.5625);
 }
 
 // A product of Q4_K and Q4_1 has f32 scales, with which weights are the same.
@@ -123,6 +123,33 @@ TEST(TwoLevelTest, BesideOneLevelTheyAreMultiplied) {
   for (int64_t row = 0; row < 256; ++row) expect_equal(a.qkv, b.qkv, row);
   for (int64_t row = 384; row < 512; ++row) expect_equal(a.qkv, b.qkv, row);
   for (int64_t row = 0; row < 16; ++row) expect_equal(a.gate_up, b.gate_up, row);  // gates
+}
+
+// Gate and up are one matrix, whose codes have the bits of the wider type. Keys are a matrix of their
+// own between the two of queries and values.
+TEST(TwoLevelTest, BesideMoreBitsTheyAreWidened) {
+  const auto expect_widened = [](const Types& alone, const Types& mixed, int bits) {
+    const auto a = Load(alone), b = Load(mixed);
+    ASSERT_TRUE(a.ok() && b.ok()) << a.status() << b.status();
+    const WeightMatrix &narrow = a->weights.layers[0].gate_up, &wide = b->weights.layers[0].gate_up;
+    EXPECT_LT(FormatOf(narrow).bits, bits);
+    EXPECT_EQ(FormatOf(wide).bits, bits);
+    std::vector<float> want(kWidth), found(kWidth);
+    for (int64_t row = 0; row < 16; ++row) {  // gates
+      narrow.GetRow(row, want.data());
+      wide.GetRow(row, found.data());
+      EXPECT_EQ(want, found) << row;
+    }
+  };
+  expect_widened({}, {.up = "Q5_1"}, 5);
+  expect_widened({.gate = "Q5_0", .up = "Q5_0"}, {.gate = "Q5_0", .up = "Q8_0"}, 8);
+  expect_widened({.gate = "Q4_0", .up = "Q4_0"}, {.gate = "Q4_0", .up = "Q5_0"}, 5);
+  const auto keys = Load({.k = "Q5_1"});
+  ASSERT_TRUE(keys.ok()) << keys.status();
+  const auto& qkv = keys->weights.layers[0].qkv.quantised();
+  ASSERT_EQ(qkv.size(), 3u);
+  EXPECT_EQ(qkv[0].format().bits, 4);
+  EXPECT_EQ(qkv[1].format().bits, 5);
 }
 
 TEST(TwoLevelTest, FactorsMustBeFinite) {
