@@ -104,8 +104,8 @@ struct QuantisedRowCopy {
 //   6 bits: [group / 16][3][32][4]: the low four bits of inputs 0 to 7 and of inputs 8 to 15, as
 //           codes of 4 bits, and a word of the high two bits: bits 2k and 2k + 1 of its byte b
 //           belong to input 4k + b;
-//   5 bits: [group / 32][5][32][4]: likewise four words of low bits, and a word of fifth bits: bit k
-//           of its byte b belongs to input 4k + b;
+//   5 bits: [group / 32][5][32][4]: likewise four words of low bits, and a word of the fifth bits:
+//           bit k of its byte b belongs to input 4k + b;
 //   E4M3:   codes [group / 4][32][4]: the bytes of a word are inputs 0, 2, 1 and 3, so that the low
 //           bytes of 16-bit halves are one pair of inputs and the high bytes the next.
 // Inputs are padded to whole groups. Outputs never set are zero rows. Panels lie 256 bytes farther

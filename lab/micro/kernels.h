@@ -24,7 +24,7 @@ struct KernelBenchOptions {
 //   decode_b8_over_b1     tokens/s at batch 8 over those at batch 1; limit 8
 //   attention_share_2048  of a decode step at 2,048 tokens of context
 //   attention_FORMAT      GB/s of pages read by a decode step's attention; limit: read bandwidth
-//   decode_b1_FORM, prefill_512_FORM (fp8, int8, int4, q4_k), decode_b8_int4_over_b1
+//   decode_b1_FORM, prefill_512_FORM (fp8, int8, int4, q4_k, q5_k, q6_k), decode_b8_int4_over_b1
 //                         the same with quantised weights (lab/micro/kernels_weights.h)
 //   moe_decode_b1, moe_decode_b1_int4, moe_decode_b1_mxfp4, moe_decode_b8_over_b1,
 //     moe_disk_half, moe_disk_quarter and their _hits

@@ -69,12 +69,17 @@ std::vector<BenchRow> MeasureQuantisedWeights(
   std::vector<BenchRow> rows;
   const QuantisedFormat int8{.bits = 8, .group = 128}, int4{.bits = 4, .group = 128};
   const QuantisedFormat fp8{.code = CodeType::kE4m3, .group = 128, .scale = ScaleType::kF32};
-  const QuantisedFormat q4_k{
-      .bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true};
-  for (const QuantisedFormat& format : {fp8, int8, int4, q4_k}) {
-    const std::string form = format.e4m3()        ? "fp8"
-                             : format.two_level() ? "q4_k"
-                                                  : fmt::format("int{}", format.bits);
+  const auto k_type = [](int bits, int group) {
+    return QuantisedFormat{
+        .bits = bits, .group = group, .scale = ScaleType::kTwoLevel, .offsets = bits < 6};
+  };
+  const std::pair<const char*, QuantisedFormat> forms[] = {{"fp8", fp8},
+                                                           {"int8", int8},
+                                                           {"int4", int4},
+                                                           {"q4_k", k_type(4, 32)},
+                                                           {"q5_k", k_type(5, 32)},
+                                                           {"q6_k", k_type(6, 16)}};
+  for (const auto& [form, format] : forms) {
     progress(fmt::format("weights of {}", format.Name()));
     BenchModel model(exec, {.layers = format, .lm_head = format.e4m3() ? fp8 : int8});
     const BestOfWeights best = Measure(model, format, exec, rounds);

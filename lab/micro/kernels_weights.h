@@ -10,11 +10,10 @@
 namespace penstock {
 
 // Measures the shape of BenchModel with FP8, 8-bit and 4-bit weights in groups of 128, and with
-// those of GGUF's Q4_K (with 4 bits the output matrix is 8-bit), against limits of the same run:
-// reading the same memory, and dot products of 16-bit integers, or of bf16 with FP8. Rows:
-// decode_b1_fp8, prefill_512_fp8, decode_b1_int8, prefill_512_int8, decode_b1_int4,
-// prefill_512_int4, decode_b8_int4_over_b1, int16_dot_product_peak, decode_b1_q4_k,
-// prefill_512_q4_k.
+// those of GGUF's Q4_K, Q5_K and Q6_K (the output matrix is 8-bit but with FP8), against limits of
+// the same run: reading the same memory, and dot products of 16-bit integers, or of bf16 with FP8.
+// Rows, of FORM in fp8, int8, int4, q4_k, q5_k and q6_k: decode_b1_FORM, prefill_512_FORM,
+// decode_b8_int4_over_b1, int16_dot_product_peak.
 std::vector<BenchRow> MeasureQuantisedWeights(
     const Exec& exec, int32_t rounds, const std::function<void(const std::string&)>& progress);
 

@@ -110,8 +110,7 @@ template <Codes kCodes>
   if constexpr (kUnit.high_bits == 0) return nibbles;
   const __m256i high = Load256(words + 4 * kColumns * kUnit.low_words);
   const __m256i mask = _mm256_set1_epi8(((1 << kUnit.high_bits) - 1) << 4);
-  return _mm256_or_si256(nibbles,
-                         _mm256_and_si256(AtBit4(high, part * kUnit.high_bits), mask));
+  return _mm256_or_si256(nibbles, _mm256_and_si256(AtBit4(high, part * kUnit.high_bits), mask));
 }
 
 // Integers of 5, 6 and 8 bits, and those of a table.

@@ -57,8 +57,8 @@ constexpr CodeTable kE2m1Table =
 constexpr CodeTable kIq4Table =
     TableFrom({-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113});
 
-// The places of the codes of one unit of inputs in an output's words (QuantisedMatrix): the low bits
-// of each, and the high ones if codes have 5 or 6 bits.
+// The places of the codes of one unit of inputs in an output's words (QuantisedMatrix): the low
+// bits of each, and the high ones if codes have 5 or 6 bits.
 class CodeUnit {
  public:
   explicit CodeUnit(const QuantisedFormat& format)

@@ -30,8 +30,8 @@ struct QuantisedTensor {
   QuantisedRow Row(int64_t row) const;
   // Replaces two levels of scales and offsets by their products, of type kF32, which are equal.
   void MultiplyFactors();
-  // Makes integers of `bits` bits, more than they have, of the codes. Weights are the same. Requires
-  // a format without zero points.
+  // Makes integers of `bits` bits, more than they have, of the codes. Weights are the same.
+  // Requires a format without zero points.
   void Widen(int bits);
 };
 

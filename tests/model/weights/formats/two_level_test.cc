@@ -125,8 +125,8 @@ TEST(TwoLevelTest, BesideOneLevelTheyAreMultiplied) {
   for (int64_t row = 0; row < 16; ++row) expect_equal(a.gate_up, b.gate_up, row);  // gates
 }
 
-// Gate and up are one matrix, whose codes have the bits of the wider type. Keys are a matrix of their
-// own between the two of queries and values.
+// Gate and up are one matrix, whose codes have the bits of the wider type. Keys are a matrix of
+// their own between the two of queries and values.
 TEST(TwoLevelTest, BesideMoreBitsTheyAreWidened) {
   const auto expect_widened = [](const Types& alone, const Types& mixed, int bits) {
     const auto a = Load(alone), b = Load(mixed);
