@@ -21,6 +21,8 @@ class PackedMatrix {
 
   PackedMatrix() = default;
   PackedMatrix(int64_t outputs, int64_t inputs);  // all zeros; CHECKs that inputs is even
+  // A description only, for Over.
+  static PackedMatrix WithoutPanels(int64_t outputs, int64_t inputs);
 
   int64_t outputs() const { return outputs_; }
   int64_t inputs() const { return inputs_; }

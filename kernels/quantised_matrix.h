@@ -119,6 +119,10 @@ class QuantisedMatrix {
   // none if that is negative. CHECKs the format and the order.
   QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
                   std::vector<int32_t> order = {});
+  // A description only, for Over.
+  static QuantisedMatrix WithoutPanels(int64_t outputs, int64_t inputs,
+                                       const QuantisedFormat& format,
+                                       std::vector<int32_t> order = {});
 
   int64_t outputs() const { return outputs_; }
   int64_t inputs() const { return inputs_; }

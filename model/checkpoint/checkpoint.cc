@@ -205,4 +205,10 @@ std::vector<std::string_view> Checkpoint::tensor_names() const {
   return names;
 }
 
+std::vector<std::string> Checkpoint::weight_files() const {
+  std::vector<std::string> paths;
+  for (const Shard& shard : shards_) paths.push_back(directory_ + "/" + shard.name);
+  return paths;
+}
+
 }  // namespace penstock

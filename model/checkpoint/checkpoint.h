@@ -50,6 +50,8 @@ class Checkpoint {
   absl::StatusOr<Tensor> Find(const std::string& name) const;
   std::vector<std::string_view> tensor_names() const;  // sorted
 
+  std::vector<std::string> weight_files() const;  // paths, in the order of names or parts
+
   // XXH3-64 of config.json and of every shard's name, size and header, in order of names; for a
   // GGUF file of its size and header, in order of parts, whatever the file is called. Two
   // fine-tunes of one model share it: it identifies the files' structure, not the weights

@@ -2,6 +2,7 @@
 
 #include <xxhash.h>
 
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -9,6 +10,10 @@
 #include "base/mapped_file.h"
 #include "model/checkpoint/key_means.h"
 #include "model/load/checkpoint_source.h"
+#include "model/load/packed_directory.h"
+#include "model/packed/packed_filler.h"
+#include "model/packed/packed_weights_file.h"
+#include "model/weights/weight_filler.h"
 
 namespace penstock {
 
@@ -40,14 +45,12 @@ absl::Status AddKeyMeans(const std::string& directory, LoadedModel& model) {
   return absl::OkStatus();
 }
 
-}  // namespace
+// Gives a model's weights, from a filler.
+using Fill = std::function<absl::StatusOr<Weights>(Filler&)>;
 
-absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOptions& options) {
-  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
-  ModelConfig config = checkpoint.config();
-  config.use_mtp = options.use_mtp;
-  if (options.use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
-  ASSIGN_OR_RETURN(auto experts, OpenExperts(directory, config, options.expert_cache));
+// Packs the weights of a checkpoint, whose pages are released tensor by tensor.
+absl::StatusOr<LoadedModel> PackModel(const Checkpoint& checkpoint, const ModelConfig& config,
+                                      WeightPolicy policy, const Fill& fill) {
   std::span<const std::byte> current;  // the tensor that is being packed
   uint64_t hash = 0;
   // Hashing reads the pages from disk, so the packing that follows finds them in memory.
@@ -56,12 +59,72 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
     current = tensor.bytes;
     if (first) hash += HashOf(tensor);
   });
-  auto weights = LoadWeights(config, source, FormsOf(options.policy), std::move(experts));
-  if (!weights.ok()) return Annotate(weights.status(), directory);
+  const std::unique_ptr<Filler> filler = MakeCheckpointFiller(config, source, FormsOf(policy));
+  absl::StatusOr<Weights> weights = fill(*filler);
+  RETURN_IF_ERROR(weights.status());
   RETURN_IF_ERROR(source.CheckAllUsed(config));
-  LoadedModel model{*std::move(weights), 0};
-  model.fingerprint = FingerprintOf(model.weights, ModelFingerprint(checkpoint, hash));
-  if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, model));
+  const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(checkpoint, hash));
+  return LoadedModel{*std::move(weights), fingerprint};
+}
+
+absl::Status WritePacked(const std::string& path, const Checkpoint& checkpoint,
+                         const ModelConfig& config, WeightPolicy policy) {
+  ASSIGN_OR_RETURN(const auto writer, PackedWeightsWriter::Create(path));
+  v1::PackedWeights contents;
+  const auto fill = [&](Filler& filler) {
+    PackingFiller packing(filler, *writer, contents);
+    return BuildWeights(config, packing);
+  };
+  ASSIGN_OR_RETURN(const LoadedModel model, PackModel(checkpoint, config, policy, fill));
+  contents.set_fingerprint(model.fingerprint);
+  return writer->Finish(contents);
+}
+
+// The model over the file of packed weights, which is written if there is none.
+absl::StatusOr<LoadedModel> SharePacked(const Checkpoint& checkpoint, const ModelConfig& config,
+                                        const LoadOptions& options) {
+  ASSIGN_OR_RETURN(const auto lock, PackedDirectoryLock::Take(options.packed_directory));
+  ASSIGN_OR_RETURN(const std::string name, PackedNameOf(checkpoint, config, options.policy));
+  const std::string path = options.packed_directory + "/" + name;
+  auto file = PackedWeightsFile::Open(path);
+  if (absl::IsNotFound(file.status())) {
+    RETURN_IF_ERROR(WritePacked(path, checkpoint, config, options.policy));
+    file = PackedWeightsFile::Open(path);
+  }
+  RETURN_IF_ERROR(file.status());
+  PackedFiller filler(**file);
+  ASSIGN_OR_RETURN(Weights weights, BuildWeights(config, filler));
+  const uint64_t fingerprint = (*file)->contents().fingerprint();
+  weights.shared_memory = *std::move(file);
+  return LoadedModel{std::move(weights), fingerprint};
+}
+
+absl::StatusOr<LoadedModel> PackOrShare(const Checkpoint& checkpoint, const ModelConfig& config,
+                                        const LoadOptions& options) {
+  if (!options.packed_directory.empty() && options.expert_cache) {
+    return InvalidArgument(
+        "packed_weights_dir is {}, and expert_memory {}; experts on a disk are not shared: leave "
+        "one "
+        "of them out",
+        options.packed_directory, FormatBytes(options.expert_cache->bytes));
+  }
+  if (!options.packed_directory.empty()) return SharePacked(checkpoint, config, options);
+  ASSIGN_OR_RETURN(auto experts, OpenExperts(checkpoint.directory(), config, options.expert_cache));
+  return PackModel(checkpoint, config, options.policy, [&](Filler& filler) {
+    return BuildWeights(config, filler, std::move(experts));
+  });
+}
+
+}  // namespace
+
+absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOptions& options) {
+  ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(directory));
+  ModelConfig config = checkpoint.config();
+  config.use_mtp = options.use_mtp;
+  if (options.use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
+  absl::StatusOr<LoadedModel> model = PackOrShare(checkpoint, config, options);
+  if (!model.ok()) return Annotate(model.status(), directory);
+  if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, *model));
   return model;
 }
 

@@ -13,7 +13,8 @@ namespace penstock {
 
 // This room, model/load, reads the weights of a checkpoint: it packs them for the CPU, or leaves
 // the matrices in the files for devices that take them from there (StoredModel). It may use base/,
-// kernels/cpu, model/checkpoint, model/experts and model/forward only. It does not know devices.
+// kernels/cpu, model/checkpoint, model/experts, model/packed and model/weights only. It does not
+// know devices.
 //
 // A model in memory. Immutable after LoadModel; runners refer to its weights.
 struct LoadedModel {
@@ -35,6 +36,11 @@ struct LoadOptions {
   std::optional<ExpertCache::Options> expert_cache = {};
   // Loads the means of keys, too, for pages with centred keys; errors of KeyMeans::Load.
   bool key_means = false;
+  // Has the matrices in a file of this directory, which all processes map that load the same
+  // checkpoint with the same options. The first of them writes it, while the others wait. Errors
+  // name the directory or the file; INVALID_ARGUMENT with expert_cache. Empty: in memory of its
+  // own.
+  std::string packed_directory = {};
 };
 
 // Opens the checkpoint in `directory`, packs its weights and unmaps it. The pages of the files are

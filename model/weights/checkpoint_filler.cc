@@ -212,17 +212,21 @@ class CheckpointFiller final : public Filler {
 
   const TensorSource& source_;
   const QuantisationConfig& quantisation_;
-  const MatrixForms& forms_;
+  const MatrixForms forms_;
   const Placement placement_;
 };
 
 }  // namespace
 
+std::unique_ptr<Filler> MakeCheckpointFiller(const ModelConfig& config, const TensorSource& source,
+                                             const MatrixForms& forms) {
+  return std::make_unique<CheckpointFiller>(config, source, forms, Placement::kMemory);
+}
+
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
-                                    const MatrixForms& forms,
-                                    std::unique_ptr<ExpertCache> experts) {
+                                    const MatrixForms& forms) {
   CheckpointFiller filler(config, source, forms, Placement::kMemory);
-  return BuildWeights(config, filler, std::move(experts));
+  return BuildWeights(config, filler);
 }
 
 absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source,

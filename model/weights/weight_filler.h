@@ -56,6 +56,10 @@ absl::Status FillLatents(const ModelConfig& config, const std::string& prefix, F
 absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler,
                                      std::unique_ptr<ExpertCache> experts = nullptr);
 
+// The filler of LoadWeights, from `source`, which outlives it, as does `config`.
+std::unique_ptr<Filler> MakeCheckpointFiller(const ModelConfig& config, const TensorSource& source,
+                                             const MatrixForms& forms);
+
 // Reads inputs [first, first + count) of row `row` of a part's tensor.
 using ReadRow = std::function<void(int64_t row, int64_t first, int64_t count, Bf16* target)>;
 using OpenPart = std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>;

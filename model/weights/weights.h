@@ -97,6 +97,9 @@ struct Weights {
   std::optional<MtpWeights> mtp;     // with config.use_mtp
   std::vector<float> final_norm;     // [hidden], or [2 * hidden]
   WeightMatrix lm_head;              // [vocab][hidden]
+  // Owns the memory of the matrices' panels where others have it too (model/packed); null: each
+  // matrix owns its own.
+  std::shared_ptr<const void> shared_memory;
   // Null: the experts of all layers are in memory. It changes while a runner computes.
   std::unique_ptr<ExpertCache> expert_cache;
 
@@ -128,10 +131,8 @@ struct Weights {
 // that the checkpoint has quantised keep their codes and scales. Returns NOT_FOUND or
 // INVALID_ARGUMENT that names the tensor, its shape and the shape that config.json implies; also if
 // `forms` asks to round a matrix that is quantised already.
-// With `experts` each expert goes there as soon as it is packed.
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
-                                    const MatrixForms& forms = {},
-                                    std::unique_ptr<ExpertCache> experts = nullptr);
+                                    const MatrixForms& forms = {});
 
 // As LoadWeights, but a matrix that neither the checkpoint nor `forms` quantises is a StoredMatrix,
 // which reads the tensors of `source` when it is asked for rows. So the source's bytes outlive the

@@ -144,6 +144,16 @@ TEST_P(WorkerStartTest, MemoryForExpertsOnAGpu) {
       78, "experts on a disk need device=cpu");
 }
 
+TEST_P(WorkerStartTest, PackedWeightsInNoDirectory) {
+  ExpectRefusal({"--model=" + model_, "--packed_weights_dir=/nowhere/at-all"}, 66,
+                "opening packed_weights_dir /nowhere/at-all");
+}
+
+TEST_P(WorkerStartTest, PackedWeightsOnAGpu) {
+  ExpectRefusal({"--model=" + model_, "--packed_weights_dir=" + model_, "--device=cuda:0"}, 78,
+                "weights are shared with device=cpu only");
+}
+
 TEST_P(WorkerStartTest, FileOfPagesInNoDirectory) {
   ExpectRefusal({"--model=" + model_, "--kv_memory=64MiB", "--kv_file_size=100MiB",
                  "--kv_file_dir=/nowhere/at-all"},

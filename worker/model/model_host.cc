@@ -206,6 +206,13 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "expert_memory out",
         options.expert_memory, options.device);
   }
+  if (gpu && !options.packed_directory.empty()) {
+    return FailedPrecondition(
+        "packed_weights_dir is {}, and device is {}; weights are shared with device=cpu only: "
+        "leave "
+        "packed_weights_dir out",
+        options.packed_directory, options.device);
+  }
   if (gpu && !options.kv_file.directory.empty()) {
     return FailedPrecondition(
         "kv_file_dir is {}, and device is {}; pages in a file need device=cpu: leave kv_file_dir "
@@ -225,7 +232,8 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
                    LoadModel(options.model, {.policy = place.policy,
                                              .use_mtp = options.use_mtp,
                                              .expert_cache = place.expert_cache,
-                                             .key_means = place.format.centred}));
+                                             .key_means = place.format.centred,
+                                             .packed_directory = options.packed_directory}));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();

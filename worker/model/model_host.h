@@ -33,8 +33,9 @@ struct ModelHost {
     std::string weights = "checkpoint";  // or "int8", "int4" (WeightPolicy)
     std::string expert_memory;           // "8GiB": ExpertCache::Options; empty: all are in memory
     std::string expert_dir;
-    int32_t threads = 0;        // 0: every core
-    int32_t step_tokens = 512;  // maximum of one step
+    std::string packed_directory;  // LoadOptions::packed_directory
+    int32_t threads = 0;           // 0: every core
+    int32_t step_tokens = 512;     // maximum of one step
     // Or "cuda:N", whose pool takes what is left of the GPU's memory: at most kv_memory, if
     // limits_gpu_pool, or all.
     std::string device = "cpu";

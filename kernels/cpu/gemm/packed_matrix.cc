@@ -7,17 +7,21 @@
 namespace penstock {
 
 PackedMatrix::PackedMatrix(int64_t outputs, int64_t inputs)
-    : outputs_(outputs),
-      inputs_(inputs),
-      memory_(static_cast<size_t>(panels() * stride()) * sizeof(Bf16)) {
+    : PackedMatrix(WithoutPanels(outputs, inputs)) {
+  memory_ = Buffer(memory_bytes());
+}
+
+PackedMatrix PackedMatrix::WithoutPanels(int64_t outputs, int64_t inputs) {
   PENSTOCK_CHECK_EQ(inputs % 2, 0);
+  PackedMatrix matrix;
+  matrix.outputs_ = outputs;
+  matrix.inputs_ = inputs;
+  return matrix;
 }
 
 PackedMatrix PackedMatrix::Over(Buffer memory) const {
   PENSTOCK_CHECK(memory.bytes() == 0 || memory.bytes() == memory_bytes());
-  PackedMatrix matrix;
-  matrix.outputs_ = outputs_;
-  matrix.inputs_ = inputs_;
+  PackedMatrix matrix = WithoutPanels(outputs_, inputs_);
   matrix.memory_ = std::move(memory);
   return matrix;
 }

@@ -141,6 +141,21 @@ struct GroupPlace {
   }
 };
 
+void CheckFormat(const QuantisedFormat& format) {
+  PENSTOCK_CHECK(format.bits == 8 || (format.bits >= 4 && format.bits <= 6));
+  PENSTOCK_CHECK(format.group == 16 || format.group == 32 || format.group == 64 ||
+                 format.group == 128 || format.group == 256);
+  PENSTOCK_CHECK_EQ(format.group % format.unit(), 0);
+  if (format.e4m3()) {
+    PENSTOCK_CHECK(format.bits == 8 && format.scale == ScaleType::kF32);
+    PENSTOCK_CHECK(!format.zeros && !format.offsets);
+  }
+  if (format.table() != nullptr) {
+    PENSTOCK_CHECK(format.bits == 4 && !format.zeros && !format.offsets);
+  }
+  PENSTOCK_CHECK(!format.two_level() || !format.zeros);
+}
+
 }  // namespace
 
 const CodeTable* TableOf(CodeType type) {
@@ -157,31 +172,29 @@ std::string QuantisedFormat::Name() const {
 
 QuantisedMatrix::QuantisedMatrix(int64_t outputs, int64_t inputs, const QuantisedFormat& format,
                                  std::vector<int32_t> order)
-    : outputs_(outputs), inputs_(inputs), format_(format), order_(std::move(order)) {
-  PENSTOCK_CHECK(format.bits == 8 || (format.bits >= 4 && format.bits <= 6));
-  PENSTOCK_CHECK(format.group == 16 || format.group == 32 || format.group == 64 ||
-                 format.group == 128 || format.group == 256);
-  PENSTOCK_CHECK_EQ(format.group % format.unit(), 0);
-  if (format.e4m3()) {
-    PENSTOCK_CHECK(format.bits == 8 && format.scale == ScaleType::kF32);
-    PENSTOCK_CHECK(!format.zeros && !format.offsets && order_.empty() && inputs % 2 == 0);
-  }
-  if (format.table() != nullptr) {
-    PENSTOCK_CHECK(format.bits == 4 && !format.zeros && !format.offsets);
-  }
-  PENSTOCK_CHECK(!format.two_level() || !format.zeros);
-  PENSTOCK_CHECK(order_.empty() || static_cast<int64_t>(order_.size()) == padded());
-  for (const int32_t input : order_) PENSTOCK_CHECK_LT(input, inputs);
-  memory_ = Buffer(static_cast<size_t>(panels() * stride()));
+    : QuantisedMatrix(WithoutPanels(outputs, inputs, format, std::move(order))) {
+  memory_ = Buffer(memory_bytes());
+}
+
+QuantisedMatrix QuantisedMatrix::WithoutPanels(int64_t outputs, int64_t inputs,
+                                               const QuantisedFormat& format,
+                                               std::vector<int32_t> order) {
+  CheckFormat(format);
+  QuantisedMatrix matrix;
+  matrix.outputs_ = outputs;
+  matrix.inputs_ = inputs;
+  matrix.format_ = format;
+  matrix.order_ = std::move(order);
+  PENSTOCK_CHECK(!format.e4m3() || (matrix.order_.empty() && inputs % 2 == 0));
+  PENSTOCK_CHECK(matrix.order_.empty() ||
+                 static_cast<int64_t>(matrix.order_.size()) == matrix.padded());
+  for (const int32_t input : matrix.order_) PENSTOCK_CHECK_LT(input, inputs);
+  return matrix;
 }
 
 QuantisedMatrix QuantisedMatrix::Over(Buffer memory) const {
   PENSTOCK_CHECK(memory.bytes() == 0 || memory.bytes() == memory_bytes());
-  QuantisedMatrix matrix;
-  matrix.outputs_ = outputs_;
-  matrix.inputs_ = inputs_;
-  matrix.format_ = format_;
-  matrix.order_ = order_;
+  QuantisedMatrix matrix = WithoutPanels(outputs_, inputs_, format_, order_);
   matrix.memory_ = std::move(memory);
   return matrix;
 }
