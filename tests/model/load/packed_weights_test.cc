@@ -97,8 +97,7 @@ void ExpectEqualRows(const WeightMatrix& a, const WeightMatrix& b) {
 
 void ExpectEqualBytes(const Buffer& a, const Buffer& b) {
   ASSERT_EQ(a.bytes(), b.bytes());
-  EXPECT_TRUE(a.bytes() == 0 ||
-              std::memcmp(a.as<std::byte>(), b.as<std::byte>(), a.bytes()) == 0);
+  EXPECT_TRUE(a.bytes() == 0 || std::memcmp(a.as<std::byte>(), b.as<std::byte>(), a.bytes()) == 0);
 }
 
 void ExpectEqual(const LoadedModel& a, const LoadedModel& b) {
