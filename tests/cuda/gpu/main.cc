@@ -1,8 +1,9 @@
 // gpu_check [--small] [--only PART] [--json FILE] [--nccl LIBRARY]: the CUDA kernels on a GPU. PART
-// is checks, exports, attention, products, draws, step or slabs. FILE is written after every part,
-// so that a run that is ended has its results so far. Exit 0: all correct; 1: not; 77: there is no
-// GPU, and nothing was checked. Without a library (none), no other process is started either:
-// sanitizers do not follow those. gpu_check --export is the other process of the part exports.
+// is checks, exports, attention, products, quantised, latents, experts, draws, step or slabs. FILE
+// is written after every part, so that a run that is ended has its results so far. Exit 0: all
+// correct; 1: not; 77: there is no GPU, and nothing was checked. Without a library (none), no other
+// process is started either: sanitizers do not follow those. gpu_check --export is the other
+// process of the part exports.
 
 #include <cstdio>
 #include <cstring>

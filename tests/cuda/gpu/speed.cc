@@ -364,6 +364,8 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
       {"attention", MeasureAttention},
       {"products", MeasureProducts},
       {"quantised", MeasureQuantisedProducts},
+      {"latents", MeasureLatents},
+      {"experts", MeasureExperts},
       {"draws", MeasureAllDraws},
       {"step", MeasureSteps},
       {"slabs", MeasureSlabs}};

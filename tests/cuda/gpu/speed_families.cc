@@ -1,0 +1,158 @@
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/experts.h"
+#include "kernels/cuda/latents/latents.h"
+#include "tests/cuda/device_array.h"
+#include "tests/cuda/gpu/random_memory.h"
+#include "tests/cuda/gpu/suite.h"
+
+// Attention over latents and products of experts.
+
+namespace penstock::cuda {
+namespace {
+
+constexpr int kPage = 16;
+
+// The time of one layer's attention over latents, for the last `rows` of `length` tokens of each of
+// `batch` sequences.
+double LatentUs(int heads, int batch, int rows, int length) {
+  const int pages = (length + kPage - 1) / kPage;
+  constexpr int kQueryDims = 128 + kLatentRopeDims;
+  std::vector<AttentionSequence> sequences;
+  for (int i = 0; i < batch; ++i) {
+    sequences.push_back({.first_row = i * rows, .rows = rows, .position = length - rows});
+  }
+  const AttentionPlan plan = PlanAttention(sequences, heads, kLatentTiles);
+  std::vector<uint32_t> blocks(size_t{1} * pages * batch);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  const KvPlanes planes{.block_stride = kPage * kLatentRow * 2,
+                        .keys = {.row_bytes = kLatentRow * 2},
+                        .kv_heads = 1,
+                        .head_dim = kLatentRow,
+                        .page_log2 = 4};
+  const RandomMemory pool(static_cast<size_t>(planes.block_stride) * blocks.size());
+  const DeviceArray<uint32_t> tables(blocks);
+  const DeviceArray<AttentionSequence> device_sequences(sequences);
+  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
+  const DeviceArray<SplitItem> items(plan.items);
+  const DeviceArray<float> scratch(NarrowScratchBytes(plan.shares + 1, 1, kLatentRank) / 4);
+  const int64_t width = int64_t{heads} * kLatentRank;
+  const size_t all = size_t{1} * batch * rows;
+  const RandomMemory queries(2 * all * width), rotated(2 * all * heads * kQueryDims);
+  const DeviceArray<Bf16> output(all * width);
+  KvPlanes kv = planes;
+  kv.layer = pool.data();
+  const LatentAttentionParams params{.attention = {.queries = queries.bf16(),
+                                                   .query_stride = width,
+                                                   .output = output.data(),
+                                                   .output_stride = width,
+                                                   .kv = kv,
+                                                   .tables = tables.data(),
+                                                   .table_stride = pages,
+                                                   .sequences = device_sequences.data(),
+                                                   .wide = wide.data(),
+                                                   .narrow = narrow.data(),
+                                                   .items = items.data(),
+                                                   .narrow_scratch = scratch.data(),
+                                                   .group = heads,
+                                                   .scale_log2 = 0.1f},
+                                     .rotated = rotated.bf16() + 128,
+                                     .rotated_stride = int64_t{heads} * kQueryDims,
+                                     .rotated_step = kQueryDims};
+  return MedianUs([&] { LatentAttention(params, plan.counts(), nullptr); });
+}
+
+std::string NameOf(const char* what, int heads, int batch, int length) {
+  return std::string(what) + " latents, " + std::to_string(heads) + " heads, " +
+         std::to_string(batch) + " x " + std::to_string(length);
+}
+
+// A layer of gate and up of a mixture: `experts` matrices, of which each of `rows` tokens chooses
+// `per_token`, dealt evenly.
+struct ExpertShape {
+  const char* name;
+  int experts, per_token, outputs, inputs;
+};
+
+// `form` is null for bf16.
+void MeasureGrouped(const ExpertShape& shape, const CodeForm* form, int tokens,
+                    const Ceilings& ceilings, Report& report) {
+  const size_t matrix = form == nullptr
+                            ? size_t{2} * shape.outputs * shape.inputs
+                            : static_cast<size_t>(PanelsOf(shape.outputs) * ChunksOf(shape.inputs) *
+                                                  form->chunk_bytes());
+  const RandomMemory memory(matrix * shape.experts);
+  const WeightCodes section{reinterpret_cast<const uint8_t*>(memory.data()),
+                            form == nullptr ? CodeForm{} : *form, 0, shape.outputs};
+  GroupedWeight weight{.outputs = shape.outputs, .inputs = shape.inputs, .experts = shape.experts};
+  if (form == nullptr) {
+    weight.data = memory.bf16();
+  } else {
+    weight.sections = &section;
+    weight.section_count = 1;
+    weight.expert_bytes = static_cast<int64_t>(matrix);
+  }
+  const int pairs = tokens * shape.per_token;
+  std::vector<int32_t> begins = {0};
+  for (int e = 0; e < shape.experts; ++e) {
+    begins.push_back(begins.back() + pairs / shape.experts + (e < pairs % shape.experts ? 1 : 0));
+  }
+  const DeviceArray<int32_t> first(begins);
+  const RandomMemory input(size_t{2} * pairs * shape.inputs);
+  const DeviceArray<float> output(GroupedFloats(weight, pairs));
+  constexpr int32_t kAtOnce = 8;
+  const DeviceArray<Bf16> expanded(size_t{kAtOnce} * shape.outputs * shape.inputs);
+  const GroupedRows rows{
+      .input = input.bf16(), .first = first.data(), .rows = tokens, .pairs = pairs};
+  const GroupedRoom room{
+      .output = output.data(), .expanded = expanded.data(), .expanded_experts = kAtOnce};
+  const double us = MedianUs([&] { GroupedGemm(weight, rows, room, nullptr); });
+  const bool wide = pairs > 64 * shape.experts;  // the matrices are read more than once
+  const double read = static_cast<double>(matrix) * std::min(pairs, shape.experts);
+  const double flops = 2.0 * pairs * shape.outputs * shape.inputs;
+  report.measurements.push_back({.name = std::string("experts ") + shape.name +
+                                         (form == nullptr ? " bf16" : " mxfp4") + ", " +
+                                         std::to_string(tokens) + " tokens",
+                                 .median_us = us,
+                                 .rate = wide ? flops / us / 1e6 : read / us / 1e3,
+                                 .unit = wide ? "TFLOP/s" : "GB/s",
+                                 .ceiling = wide ? ceilings.gemm : ceilings.copy});
+}
+
+}  // namespace
+
+void MeasureLatents(const Ceilings& ceilings, Report& report) {
+  for (const int heads : {16, 128}) {  // DeepSeek-V2-Lite, V3
+    for (const auto& [batch, length] : {std::pair{1, 4096}, {64, 4096}, {16, 32768}}) {
+      const double us = LatentUs(heads, batch, 1, length);
+      report.measurements.push_back({.name = NameOf("decode", heads, batch, length),
+                                     .median_us = us,
+                                     .rate = 2.0 * kLatentRow * batch * length / us / 1e3,
+                                     .unit = "GB/s",
+                                     .ceiling = ceilings.copy});
+    }
+    constexpr int kPrompt = 2048;
+    const double us = LatentUs(heads, 1, kPrompt, kPrompt);
+    const double flops = 1.0 * kPrompt * kPrompt * heads * (kLatentRow + kLatentRank);  // causal
+    report.measurements.push_back({.name = NameOf("prefill", heads, 1, kPrompt),
+                                   .median_us = us,
+                                   .rate = flops / us / 1e6,
+                                   .unit = "TFLOP/s",
+                                   .ceiling = ceilings.gemm});
+  }
+}
+
+void MeasureExperts(const Ceilings& ceilings, Report& report) {
+  const CodeForm mxfp4{.code = WeightCode::kE2m1, .group = 32};
+  for (const ExpertShape& shape : {ExpertShape{"30b-a3b", 128, 8, 1536, 2048},  // Qwen3-30B-A3B
+                                   ExpertShape{"gpt-oss", 32, 4, 5760, 2880}}) {
+    for (const int tokens : {1, 16, 64, 2048}) {
+      MeasureGrouped(shape, nullptr, tokens, ceilings, report);
+      MeasureGrouped(shape, &mxfp4, tokens, ceilings, report);
+    }
+  }
+}
+
+}  // namespace penstock::cuda
