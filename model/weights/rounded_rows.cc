@@ -66,7 +66,7 @@ MatrixForms FormsOf(WeightPolicy policy) {
 }
 
 RowRounder::RowRounder(const QuantisedFormat& format) : format_(format) {
-  PENSTOCK_CHECK(!format.zeros && format.offsets == format.two_level());
+  PENSTOCK_CHECK(!format.zeros && (!format.offsets || format.two_level()));
   PENSTOCK_CHECK(!format.two_level() || format.code == CodeType::kInteger);
 }
 
@@ -96,25 +96,32 @@ bool RowRounder::Round(std::span<const float> weights) {
 bool RowRounder::RoundRun(std::span<const float> weights) {
   const auto group = static_cast<size_t>(format_.group);
   const auto largest = static_cast<float>((1 << format_.bits) - 1);
+  const auto zero = static_cast<float>(format_.zero());
   const size_t first_group = scales_.size();
   for (size_t at = 0; at < weights.size(); at += group) {
     const auto part = weights.subspan(at, std::min(group, weights.size() - at));
-    const float low = std::min(0.0f, std::ranges::min(part));
-    scales_.push_back((std::ranges::max(part) - low) / largest);
-    offsets_.push_back(low);
+    if (format_.offsets) {
+      const float low = std::min(0.0f, std::ranges::min(part));
+      scales_.push_back((std::ranges::max(part) - low) / largest);
+      offsets_.push_back(low);
+    } else {
+      scales_.push_back(std::fabs(Extreme(part)) / (zero - 1));
+    }
   }
   const float scale_factor = RoundToFactor(std::span(scales_).subspan(first_group));
-  const float offset_factor = RoundToFactor(std::span(offsets_).subspan(first_group));
+  float offset_factor = 0;
+  if (format_.offsets) offset_factor = RoundToFactor(std::span(offsets_).subspan(first_group));
   if (!std::isfinite(Extreme(weights)) || !std::isfinite(scale_factor + offset_factor)) {
     return false;
   }
   scale_factors_.push_back(scale_factor);
-  offset_factors_.push_back(offset_factor);
+  if (format_.offsets) offset_factors_.push_back(offset_factor);
   for (size_t i = 0; i < weights.size(); ++i) {
-    const float scale = scale_factor * scales_[first_group + i / group];
-    const float number = weights[i] - offset_factor * offsets_[first_group + i / group];
-    const float code = scale == 0 ? 0.0f : std::nearbyintf(number / scale);
-    codes_.push_back(static_cast<uint8_t>(std::clamp(code, 0.0f, largest)));
+    const size_t at = first_group + i / group;
+    const float scale = scale_factor * scales_[at];
+    const float offset = format_.offsets ? offset_factor * offsets_[at] : 0.0f;
+    const float code = scale == 0 ? 0.0f : std::nearbyintf((weights[i] - offset) / scale);
+    codes_.push_back(static_cast<uint8_t>(std::clamp(code + zero, 0.0f, largest)));
   }
   return true;
 }

@@ -12,8 +12,8 @@ namespace penstock {
 // every row.
 class RowRounder {
  public:
-  // `format` has no zero points; its scales are f32 for E4M3, and f16 or, for a table, bf16. It has
-  // offsets if scales are kTwoLevel, and only then, and its codes are then integers.
+  // `format` has no zero points; its scales are f32 for E4M3, and f16 or, for a table, bf16. Only
+  // with scales of kTwoLevel it may have offsets, and its codes are then integers.
   explicit RowRounder(const QuantisedFormat& format);
 
   // Rounds each group to the nearest multiples of its scale. 4 bits: the value of the largest
@@ -22,8 +22,9 @@ class RowRounder {
   // becomes 448 times the scale. Integers of a table: it becomes the largest of them times the
   // scale, whatever its sign. With offsets, as in GGML's Q4_K: code 0 is the least value or 0,
   // whichever is less, and the largest code the largest value; then scales and offsets of a run are
-  // rounded to the nearest multiples of their factors. Returns false if a value is not finite or
-  // too large for the scale.
+  // rounded to the nearest multiples of their factors. With scales of kTwoLevel alone, the largest
+  // magnitude is one less than the zero point times the scale. Returns false if a value is not
+  // finite or too large for the scale.
   bool Round(std::span<const float> weights);
   // Valid until the next Round.
   QuantisedRow row() const {

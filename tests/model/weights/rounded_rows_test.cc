@@ -147,6 +147,28 @@ TEST(RowRounderTest, RoundsScalesAndOffsetsToMultiplesOfFactors) {
   EXPECT_EQ(rounder.row().scale_factors.size(), 2u);
 }
 
+// As GGUF's Q6_K: no offsets, and integers for scales.
+TEST(RowRounderTest, RoundsScalesToMultiplesOfAFactor) {
+  const QuantisedFormat format{.bits = 6, .group = 16, .scale = ScaleType::kTwoLevel};
+  const std::vector<float> values = Normals(1000);  // the last run and its last group are short
+  RowRounder rounder(format);
+  ASSERT_TRUE(rounder.Round(values));
+  EXPECT_TRUE(rounder.row().offsets.empty());
+  QuantisedMatrix matrix(1, std::ssize(values), format);
+  matrix.SetRow(0, rounder.row());
+  std::vector<float> rounded(values.size());
+  matrix.GetRow(0, rounded.data());
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    error += std::pow(rounded[i] - values[i], 2);
+    norm += std::pow(values[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / norm), 0.03);
+  EXPECT_GT(std::sqrt(error / norm), 0.005);
+  EXPECT_FALSE(rounder.Round(std::vector<float>{1, std::numeric_limits<float>::infinity()}));
+  EXPECT_TRUE(rounder.Round(std::vector<float>(300, 0.0f)));
+}
+
 TEST(WeightPolicyTest, HasTheFormsThatItsNamesSay) {
   EXPECT_EQ(WeightPolicyOf("checkpoint"), WeightPolicy::kCheckpoint);
   EXPECT_EQ(WeightPolicyOf("int8"), WeightPolicy::kInt8);
