@@ -167,6 +167,16 @@ void FinishScaled(const QuantisedProduct& product, int64_t panel, int64_t block,
   FinishPanel(product.args, product.simd, product.blocks, product.first_panel + panel, block, tile);
 }
 
+// Bytes before their use at which the codes of `panels` panels, which are read side by side, are
+// asked for from memory. Farther is slower where several panels are read, and nearer is slower
+// where the sums of a group take long to add up: with scales of two levels, and with several rows.
+// Measured on Zen 4.
+int64_t AheadOf(const PanelForm& form, int panels) {
+  if (form.codes == Codes::kBytes) return 1024;
+  if (panels < kPanelsPerPass) return 4096;
+  return form.scale == ScaleType::kTwoLevel ? 2048 : 1024;
+}
+
 // Multiplies panels with all blocks. While a second block finds a panel in the cache, the panel
 // after it comes from memory.
 void MultiplyPanels(const QuantisedProduct& product, std::span<const int64_t> indexes,
@@ -181,7 +191,7 @@ void MultiplyPanels(const QuantisedProduct& product, std::span<const int64_t> in
                                  .groups = product.weight.groups(),
                                  .planes = product.Planes(block),
                                  .sums = product.Sums(block, 0),
-                                 .ahead = block == 0 ? kCodesAhead : panel_bytes},
+                                 .ahead = block == 0 ? AheadOf(product.form, count) : panel_bytes},
                                 product.form, count, panels, tiles);
     for (int n = 0; n < count; ++n) {
       FinishScaled(product, indexes[n], block, tiles + n * rows * kTileColumns);

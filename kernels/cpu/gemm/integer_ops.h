@@ -16,7 +16,7 @@ namespace penstock {
 // Limits of an activation: the largest value whose two bytes `high` and `low`, with
 // value = 256 * high + low, are both in [-128, 127].
 inline constexpr int kActivationMax = 127 * 256 + 127;
-// Bytes before their use at which the codes of a panel are asked for, if memory limits the product.
+// Bytes before their use at which unpack asks for the codes of a panel.
 inline constexpr int64_t kCodesAhead = 3072;
 // Inputs whose products fit in 32 bits: 255 * kActivationMax * 256 < 2^31.
 inline constexpr int64_t kGroupMax = 256;
