@@ -28,7 +28,8 @@ std::vector<RowRange> PrefillEngine::ObservedRows(std::span<const PrefillChunk> 
   for (const PrefillChunk& chunk : chunks) {
     row += chunk.tokens - BlendedRows(chunk);
     if (!Observes(chunk)) continue;
-    const int32_t count = prompts_.at(chunk.prompt).eviction->ObservedOf(chunk.tokens);
+    const int32_t count =
+        prompts_.at(chunk.prompt).eviction->ObservedOf(chunk.begin + chunk.tokens, chunk.tokens);
     observed.push_back({.first = row - count, .count = count});
   }
   return observed;

@@ -30,23 +30,42 @@ void PromptEviction::TakeBlocks(std::vector<BlockRef> blocks) {
 }
 
 bool PromptEviction::Observes(int32_t end) const {
-  if (CompactsAt(end)) return LastQueries::Needed(eviction_) > 0;
-  return end == prompt_tokens_ || (rule_.sums && end < prompt_tokens_);
+  if (end > prompt_tokens_) return ObservedBehind(end) > 0;
+  return end == prompt_tokens_ || rule_.sums;
 }
 
-int32_t PromptEviction::ObservedOf(int32_t tokens) const {
+int32_t PromptEviction::ObservedOf(int32_t end, int32_t tokens) const {
+  if (end > prompt_tokens_) return std::min(tokens, ObservedBehind(end));
   return rule_.sums ? tokens : std::min(tokens, rule_.observed);
+}
+
+// The number of tokens before the answer's token `end` that its next compaction observes.
+int32_t PromptEviction::ObservedBehind(int32_t end) const {
+  if (!eviction_.EvictsAnswer()) return 0;
+  const uint32_t next = eviction_.NextCompaction(static_cast<uint32_t>(prompt_tokens_),
+                                                 static_cast<uint32_t>(end) - 1);
+  const int32_t first = static_cast<int32_t>(next) - CompactionScores::Observed(eviction_);
+  return std::max(0, end - first);
 }
 
 void PromptEviction::Observe(const EvictionAttention& attention, const PagedKv& kv,
                              const ObservedLayer& chunk) {
-  if (chunk.end > prompt_tokens_) {
-    return queries_.Take(chunk.layer, chunk.queries, rule_.observed);
-  }
+  if (chunk.end > prompt_tokens_) return ObserveAnswer(attention, kv, chunk);
   const KeyScoresArgs keys = Scores(attention, kv, chunk);
   if (rule_.sums) attention.evictor->AddAttention(keys);
   if (chunk.end < prompt_tokens_) return;
   EvictLayer(*attention.evictor, {.keys = keys, .rule = rule_.keep, .to = chunk.kept});
+}
+
+void PromptEviction::ObserveAnswer(const EvictionAttention& attention, const PagedKv& kv,
+                                   const ObservedLayer& chunk) {
+  const auto rows = static_cast<int32_t>(chunk.queries.dim(0));
+  const int32_t observed = ObservedOf(chunk.end, rows);
+  scores_.Add(attention, kv, eviction_,
+              {.layer = chunk.layer,
+               .blocks = table_,
+               .tokens = chunk.end - EvictedAt(chunk.end - 1),
+               .queries = {chunk.queries.row(rows - observed), {observed, chunk.queries.dim(1)}}});
 }
 
 void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& kv, int32_t end) {
@@ -55,8 +74,7 @@ void PromptEviction::Compact(const EvictionAttention& attention, const PagedKv& 
              .evicted = EvictedAt(end - 1),
              .from = table_,
              .to = table_,
-             .queries = queries_});
-  queries_.Clear();
+             .scores = scores_});
 }
 
 KeyScoresArgs PromptEviction::Scores(const EvictionAttention& attention, const PagedKv& kv,

@@ -46,14 +46,17 @@ class PromptEviction {
 
   // True if a chunk that ends with token `end` must be shown to Observe.
   bool Observes(int32_t end) const;
-  // Of such a chunk, the number of last tokens whose queries are taken.
-  int32_t ObservedOf(int32_t tokens) const;
+  // Of such a chunk, which has `tokens` tokens, the number of last ones whose queries are taken.
+  int32_t ObservedOf(int32_t end, int32_t tokens) const;
   // Takes the queries of a chunk. With the prompt's last one, copies what stays of the layer.
   void Observe(const EvictionAttention& attention, const PagedKv& kv, const ObservedLayer& chunk);
   // Compacts the sequence behind its token `end`, when the step has ended.
   void Compact(const EvictionAttention& attention, const PagedKv& kv, int32_t end);
 
  private:
+  int32_t ObservedBehind(int32_t end) const;
+  void ObserveAnswer(const EvictionAttention& attention, const PagedKv& kv,
+                     const ObservedLayer& chunk);
   KeyScoresArgs Scores(const EvictionAttention& attention, const PagedKv& kv,
                        const ObservedLayer& chunk);
 
@@ -63,7 +66,7 @@ class PromptEviction {
   std::vector<BlockRef> blocks_;
   std::vector<uint32_t> table_;
   std::vector<float> sums_;  // [layers][kv_heads][prompt tokens], of EvictionRule::sums
-  LastQueries queries_;      // of the tokens that the next compaction is behind
+  CompactionScores scores_;  // of the answer's next compaction
 };
 
 }  // namespace penstock

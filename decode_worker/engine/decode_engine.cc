@@ -380,7 +380,7 @@ void DecodeEngine::Advance(DecodeSequence& sequence, size_t first_output) {
   const bool finished = !tokens.empty() && tokens.back().finish() != v1::TokenOut::GOING_ON;
   TellTokens(sequence, std::move(tokens));
   if (finished) return Finish(sequence);
-  if (!sequence.full()) sequence.queries.Clear();  // The guesses behind it were wrong.
+  if (!sequence.full()) sequence.scores.Clear();  // The guesses behind it were wrong.
   PassWindow(sequence);
   const absl::Status failure = sequence.sampler.failure();
   if (!failure.ok()) Fail(sequence.session->key, failure);

@@ -144,6 +144,7 @@ class DecodeEngine {
     std::function<void(int32_t, View<const float, 2>)> take{};  // StepArgs::on_queries
   };
   Observation ObservationOf(std::span<const uint64_t> batch);
+  void AddScores(DecodeSequence& sequence, int32_t layer, View<const float, 2> queries);
 
   // decode_beams.cc: beam search.
   void Search(DecodeJob job);

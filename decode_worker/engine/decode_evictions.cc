@@ -27,7 +27,7 @@ bool DecodeEngine::TakeAgain(const DecodeSequence& sequence, int32_t more) {
   if (!sequence.compacts()) return true;
   const auto limit = static_cast<int32_t>(sequence.session->eviction->limit());
   if (sequence.tokens_held + more != limit) return true;
-  const int32_t again = std::max(0, sequence.queries_needed() - more);
+  const int32_t again = std::max(0, sequence.observed() - more);
   if (again > again_left_) return false;
   again_left_ -= again;
   return true;
@@ -57,10 +57,9 @@ bool DecodeEngine::Compact(DecodeSequence& sequence) {
              .evicted = sequence.evicted,
              .from = sequence.table,
              .to = to,
-             .queries = sequence.queries});
+             .scores = sequence.scores});
   std::copy(to.begin(), to.end(), sequence.table.begin());
   KeepBlocks(sequence, kept, shared);
-  sequence.queries.Clear();
   sequence.tokens_held -= static_cast<int32_t>(eviction.slack_tokens);
   sequence.evicted += static_cast<int32_t>(eviction.slack_tokens);
   decode_evicted_tokens_ += eviction.slack_tokens;
@@ -97,33 +96,41 @@ std::vector<bool> DecodeEngine::SharedBlocks(const DecodeSequence& sequence) {
   return shared;
 }
 
-// Takes the queries that a compaction needs from the step that fills a sequence. Empty if it fills
-// none that needs them.
+// Has the step that fills a sequence add up the scores of its compaction, layer by layer. Empty if
+// it fills none that needs them.
 DecodeEngine::Observation DecodeEngine::ObservationOf(std::span<const uint64_t> batch) {
   Observation observation;
-  std::vector<std::pair<uint64_t, int64_t>> observed;  // sequences, and the first row of theirs
+  std::vector<uint64_t> observed;
   int64_t row = 0;
   for (const uint64_t id : batch) {
-    const DecodeSequence& sequence = running_.at(id);
+    DecodeSequence& sequence = running_.at(id);
     const int64_t last = row + std::ssize(sequence.first_part) - 1;  // of last_token
     row = last + 1 + std::ssize(sequence.guesses);
-    if (const std::optional<int32_t> filling = sequence.FillingGuess()) {
-      observed.emplace_back(id, last + *filling + 1 - sequence.queries_needed());
-    }
+    const std::optional<int32_t> filling = sequence.FillingGuess();
+    if (!filling) continue;
+    const int32_t count = sequence.observed();
+    observation.rows.push_back({.first = last + *filling + 1 - count, .count = count});
+    observed.push_back(id);
+    sequence.scores.Clear();  // of a step that has failed
   }
   if (observed.empty()) return observation;
-  for (const auto& [id, first] : observed) {
-    observation.rows.push_back({.first = first, .count = running_.at(id).queries_needed()});
-  }
-  observation.take = [this, observed = std::move(observed)](int32_t layer,
-                                                            View<const float, 2> queries) {
-    for (const auto& [id, first] : observed) {
-      DecodeSequence& sequence = running_.at(id);
-      const int32_t count = sequence.queries_needed();
-      sequence.queries.Take(layer, {queries.row(first), {count, queries.dim(1)}}, count);
+  observation.take = [this, observed = std::move(observed), rows = observation.rows](
+                         int32_t layer, View<const float, 2> queries) {
+    for (size_t i = 0; i < observed.size(); ++i) {
+      AddScores(running_.at(observed[i]), layer,
+                {queries.row(rows[i].first), {rows[i].count, queries.dim(1)}});
     }
   };
   return observation;
+}
+
+// `queries` are those of the sequence's last tokens when it is full.
+void DecodeEngine::AddScores(DecodeSequence& sequence, int32_t layer,
+                             View<const float, 2> queries) {
+  const KvEviction& eviction = *sequence.session->eviction;
+  sequence.scores.Add(
+      *attention_, pool_.view(), eviction,
+      {.layer = layer, .blocks = sequence.table, .tokens = eviction.limit(), .queries = queries});
 }
 
 }  // namespace penstock

@@ -38,7 +38,7 @@ void DecodeSequence::Append(BlockRef block) {
 }
 
 std::optional<int32_t> DecodeSequence::FillingGuess() const {
-  if (queries_needed() == 0) return std::nullopt;
+  if (observed() == 0) return std::nullopt;
   const int32_t filling = static_cast<int32_t>(session->eviction->limit()) - tokens_held - 1;
   return filling <= std::ssize(guesses) ? std::optional(filling) : std::nullopt;
 }
@@ -46,7 +46,7 @@ std::optional<int32_t> DecodeSequence::FillingGuess() const {
 void DecodeSequence::SetFirstPart() {
   first_part.clear();
   if (const std::optional<int32_t> filling = FillingGuess()) {
-    const auto again = static_cast<size_t>(std::max(0, queries_needed() - 1 - *filling));
+    const auto again = static_cast<size_t>(std::max(0, observed() - 1 - *filling));
     const size_t recent = std::min(again, tail.size());
     const size_t older = again - recent;
     PENSTOCK_CHECK_LE(older, before_tail.size());
@@ -134,8 +134,10 @@ DecodeSequence MakeSequence(const std::shared_ptr<DecodeSession>& session, const
                             uint32_t choice, int32_t block_tokens) {
   const size_t named = session->prompt.ids.size() * static_cast<size_t>(block_tokens);
   const auto behind = job.tokens.begin() + static_cast<std::ptrdiff_t>(named);
-  const auto observable = static_cast<std::ptrdiff_t>(
-      session->eviction ? std::min<size_t>(named, kObservedTokensMax) : 0);
+  const size_t observed = session->eviction && session->eviction->EvictsAnswer()
+                              ? CompactionScores::Observed(*session->eviction)
+                              : 0;
+  const auto observable = static_cast<std::ptrdiff_t>(std::min(named, observed));
   return {.id = 0,
           .session = session,
           .choice = choice,

@@ -60,7 +60,7 @@ struct DecodeSequence {
 
   std::vector<uint32_t> before_tail = {};  // the last tokens before `tail` that may be observed
   std::vector<uint32_t> first_part = {};   // of a step's rows: SetFirstPart
-  LastQueries queries = {};                // of the tokens before last_token, if full()
+  CompactionScores scores = {};            // of the slots before last_token, if full()
 
   int32_t position() const { return tokens_held + evicted; }  // of last_token
   bool compacts() const { return session->eviction && session->eviction->EvictsAnswer(); }
@@ -68,12 +68,12 @@ struct DecodeSequence {
   bool full() const {
     return compacts() && tokens_held == static_cast<int32_t>(session->eviction->limit());
   }
-  // The tokens whose queries a compaction needs.
-  int32_t queries_needed() const {
-    return compacts() ? LastQueries::Needed(*session->eviction) : 0;
+  // The number of tokens whose queries a compaction observes.
+  int32_t observed() const {
+    return compacts() ? CompactionScores::Observed(*session->eviction) : 0;
   }
   // The number of guesses with which a step fills the sequence. Nullopt: it does not, or no queries
-  // are needed.
+  // are observed.
   std::optional<int32_t> FillingGuess() const;
   // Sets `first_part` to last_token, behind those before it that the step computes again for their
   // queries: if it fills the sequence. Nothing was compacted since they were computed, so they see

@@ -24,14 +24,15 @@ std::vector<std::string> InOrder(const std::vector<std::string>& wanted) {
   return found;
 }
 
-// A number of tokens in decimal digits; nullopt unless it is `min` to kKeepTokensMax.
-std::optional<uint32_t> ParseTokens(std::string_view digits, uint32_t min) {
+// A number of tokens in decimal digits; nullopt unless it is `min` to `max`.
+std::optional<uint32_t> ParseTokens(std::string_view digits, uint32_t min,
+                                    uint32_t max = kKeepTokensMax) {
   uint32_t tokens = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), tokens);
   if (error != std::errc() || end != digits.data() + digits.size() || digits.front() == '0') {
     return std::nullopt;
   }
-  if (tokens < min || tokens > kKeepTokensMax) return std::nullopt;
+  if (tokens < min || tokens > max) return std::nullopt;
   return tokens;
 }
 
@@ -51,15 +52,6 @@ std::optional<MethodTokens> ParseMethod(std::string_view text,
   const std::optional<uint32_t> tokens = ParseTokens(text.substr(colon + 1), kKeepTokensMin);
   if (!tokens) return std::nullopt;
   return MethodTokens{.method = static_cast<size_t>(name - names.begin()), .tokens = *tokens};
-}
-
-// The names of the methods that evict while decoding.
-std::vector<std::string> DecodingNames() {
-  std::vector<std::string> names;
-  for (const std::string& name : KvEvictionNames()) {
-    if (EvictsWhileDecoding(EvictionOf(name + ":64")->method)) names.push_back(name);
-  }
-  return names;
 }
 
 // The names of a flag's value, between its commas.
@@ -101,10 +93,12 @@ const std::string& KvEvictionName(KvEvictionMethod method) {
   return KvEvictionNames()[static_cast<size_t>(method)];
 }
 
-bool EvictsWhileDecoding(KvEvictionMethod method) { return method != KvEvictionMethod::kH2o; }
-
 uint32_t SlackTokensMin(KvEvictionMethod method) {
   return method == KvEvictionMethod::kSnapKv ? kObservedTokensMax : kSlackTokensMin;
+}
+
+uint32_t SlackTokensMax(KvEvictionMethod method) {
+  return method == KvEvictionMethod::kH2o ? kAgainTokensMax : kKeepTokensMax;
 }
 
 namespace {
@@ -150,9 +144,9 @@ std::optional<KvEviction> ParseEviction(std::string_view policy) {
   KvEviction eviction{.method = static_cast<KvEvictionMethod>(parsed->method),
                       .keep_tokens = parsed->tokens};
   if (plus == std::string_view::npos) return eviction;
-  const std::optional<uint32_t> slack =
-      ParseTokens(policy.substr(plus + 1), SlackTokensMin(eviction.method));
-  if (!slack || !EvictsWhileDecoding(eviction.method)) return std::nullopt;
+  const std::optional<uint32_t> slack = ParseTokens(
+      policy.substr(plus + 1), SlackTokensMin(eviction.method), SlackTokensMax(eviction.method));
+  if (!slack) return std::nullopt;
   eviction.slack_tokens = *slack;
   return eviction;
 }
@@ -284,10 +278,10 @@ absl::StatusOr<std::string> ParseKvPolicy(std::string_view text) {
   if (ParseMethod(text.substr(0, text.find('+')), KvEvictionNames())) {
     return InvalidArgument(
         "KV policy \"{}\" evicts while decoding; that needs METHOD:TOKENS+SLACK with METHOD {} and "
-        "SLACK {} to {}, {} or more for snapkv; without +SLACK the prompt alone is evicted. The "
-        "sums of h2o cannot go with a sequence that moves",
-        text.substr(0, 64), fmt::join(DecodingNames(), ", "), kSlackTokensMin, kKeepTokensMax,
-        kObservedTokensMax);
+        "SLACK {} to {}, {} or more for snapkv, at most {} for h2o; without +SLACK the prompt "
+        "alone is evicted",
+        text.substr(0, 64), fmt::join(KvEvictionNames(), ", "), kSlackTokensMin, kKeepTokensMax,
+        SlackTokensMin(KvEvictionMethod::kSnapKv), SlackTokensMax(KvEvictionMethod::kH2o));
   }
   return InvalidArgument(
       "KV policy \"{}\" is unknown; allowed are {}, {}, {}, METHOD:TOKENS with METHOD {}, {} "

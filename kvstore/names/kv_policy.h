@@ -56,7 +56,7 @@ struct TokenSpan {
 struct KvEviction {
   KvEvictionMethod method = KvEvictionMethod::kSnapKv;
   uint32_t keep_tokens = 0;   // kKeepTokensMin to kKeepTokensMax
-  uint32_t slack_tokens = 0;  // SlackTokensMin to kKeepTokensMax; 0: the answer is not evicted
+  uint32_t slack_tokens = 0;  // SlackTokensMin to SlackTokensMax; 0: the answer is not evicted
 
   // Spans that are always kept, ascending and apart: at most kKeepSpansMax, with at most
   // SpanTokensMax() tokens.
@@ -89,9 +89,9 @@ inline constexpr uint32_t kKeepTokensMin = 64;
 inline constexpr uint32_t kKeepTokensMax = 1u << 20;
 inline constexpr uint32_t kSlackTokensMin = 16;  // a compaction costs more than a step
 // The last tokens of a prompt, or before a compaction, that an eviction may have computed in one
-// step.
+// step of a prefill worker.
 inline constexpr uint32_t kObservedTokensMax = 32;
-// The tokens that one step of a decode worker computes again, because evictions observe them.
+// The most tokens that one step of a decode worker computes again, because evictions observe them.
 inline constexpr uint32_t kAgainTokensMax = 4 * kObservedTokensMax;
 
 // The first tokens, which every token attends to whatever they say (StreamingLLM).
@@ -102,11 +102,11 @@ inline constexpr uint32_t kKeepSpansMax = 64;  // of a prompt
 // "keydiff", "keynorm", "streaming", "random".
 const std::vector<std::string>& KvEvictionNames();
 const std::string& KvEvictionName(KvEvictionMethod method);
-// True if the method can evict while decoding: its scores need nothing but the KV that a sequence
-// holds, and queries of tokens behind its last compaction. H2O's sums go back to the first token.
-bool EvictsWhileDecoding(KvEvictionMethod method);
 // The least slack: kSlackTokensMin, or the tokens that the method observes at once.
 uint32_t SlackTokensMin(KvEvictionMethod method);
+// The most slack: kKeepTokensMax; for H2O kAgainTokensMax, because it observes all tokens since the
+// last compaction, and the step before the next one computes them again.
+uint32_t SlackTokensMax(KvEvictionMethod method);
 // The eviction of a policy that ParseKvPolicy has returned; nullopt: it evicts nothing.
 std::optional<KvEviction> EvictionOf(std::string_view policy);
 // The policy of an eviction without spans, with spans that keep the limits of KvEviction.

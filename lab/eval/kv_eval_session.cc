@@ -94,7 +94,7 @@ void KvEvalSession::Allocate(int32_t threads, int32_t sequences, int32_t tokens_
   }
   prompts_.resize(static_cast<size_t>(sequences));
   evicted_.resize(static_cast<size_t>(sequences));
-  queries_.resize(static_cast<size_t>(sequences));
+  scores_.resize(static_cast<size_t>(sequences));
 }
 
 std::span<const uint32_t> KvEvalSession::Table(int32_t index) const {
@@ -256,7 +256,7 @@ void KvEvalSession::CompactWhereDue(int32_t index, int32_t position) {
              .evicted = evicted_[i],
              .from = Table(index),
              .to = Table(index),
-             .queries = queries_[i]});
+             .scores = scores_[i]});
   evicted_[i] += static_cast<int32_t>(eviction_->slack_tokens);
   PENSTOCK_CHECK_EQ(evicted_[i], due);
 }
@@ -408,6 +408,7 @@ absl::StatusOr<PageDamage> KvEvalSession::Compress(const JudgedCodec& codec, int
   if (codec.spec && NeedsCalibration(*codec.spec)) RETURN_IF_ERROR(calibration_.status());
   PageDamage damage;
   std::fill(evicted_.begin(), evicted_.end(), 0);
+  for (CompactionScores& scores : scores_) scores.Clear();
   selection_ = codec.selection;
   eviction_ = codec.EvictsAnswer() ? codec.eviction : std::nullopt;
   oracle_ = codec.oracle;
@@ -431,15 +432,26 @@ absl::Status KvEvalSession::Step(bool exact, int32_t position, std::span<const u
          .selection = exact ? PageSelection() : SelectionOf(static_cast<int32_t>(i), position),
          .wants_logits = true});
   }
-  const int32_t needed = eviction_ ? LastQueries::Needed(*eviction_) : 0;
-  if (exact || needed == 0) {
-    return StepIn(kv_[exact ? 0 : 1], steps, logits, {});
-  }
-  return StepIn(kv_[1], steps, logits, [this, needed](int32_t layer, View<const float, 2> queries) {
-    for (int64_t i = 0; i < queries.dim(0); ++i) {
-      queries_[static_cast<size_t>(i)].Take(layer, {queries.row(i), {1, queries.dim(1)}}, needed);
+  return StepIn(kv_[exact ? 0 : 1], steps, logits, exact ? nullptr : Observer(position));
+}
+
+// Adds up the scores of the sequences' next compactions, one token after the other. Null: they need
+// none.
+std::function<void(int32_t, View<const float, 2>)> KvEvalSession::Observer(int32_t position) {
+  if (!eviction_ || CompactionScores::Observed(*eviction_) == 0) return nullptr;
+  return [this, position](int32_t layer, View<const float, 2> queries) {
+    const auto limit = static_cast<int32_t>(eviction_->limit());
+    for (int64_t row = 0; row < queries.dim(0); ++row) {
+      const auto i = static_cast<size_t>(row);
+      const int32_t held = position + 1 - evicted_[i];
+      if (held <= limit - CompactionScores::Observed(*eviction_)) continue;
+      scores_[i].Add(*runner_->eviction_attention(), kv_[1], *eviction_,
+                     {.layer = layer,
+                      .blocks = Table(static_cast<int32_t>(row)),
+                      .tokens = held,
+                      .queries = {queries.row(row), {1, queries.dim(1)}}});
     }
-  });
+  };
 }
 
 absl::Status KvEvalSession::StepIn(const PagedKv& kv, std::span<const SequenceStep> steps,

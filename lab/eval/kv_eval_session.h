@@ -95,6 +95,7 @@ class KvEvalSession {
                       std::function<void(int32_t, View<const float, 2>)> on_queries);
   absl::Status SelectFrom(int32_t index, PageDamage& damage);
   void CompactWhereDue(int32_t index, int32_t position);
+  std::function<void(int32_t, View<const float, 2>)> Observer(int32_t position);
   PageSelection SelectionOf(int32_t index, int32_t position) const;
 
   const LoadedModel model_;
@@ -111,7 +112,7 @@ class KvEvalSession {
   std::vector<std::vector<uint32_t>> prompts_;  // of each sequence, as prefilled
   std::vector<int32_t> evicted_;                // of each sequence's damaged pages, tokens
   std::optional<KvEviction> eviction_;          // with slack: of tokens behind the prompts
-  std::vector<LastQueries> queries_;            // of each sequence's last tokens
+  std::vector<CompactionScores> scores_;        // of each sequence's next compaction
   std::optional<KvSelection> selection_;        // of tokens that see the damaged pages
   std::optional<KvOracle> oracle_;
 };

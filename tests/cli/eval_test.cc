@@ -92,13 +92,18 @@ TEST(Eval, PagesOfAFormat) {
 
 TEST(Eval, EvictionsOfTheAnswer) {
   auto rows = Evaluate({"--windows", "2", "--context", "192", "--continuation", "64", "--prompts",
-                        "2", "--codec", "streaming:64+16", "--codec", "tova:256+16"});
+                        "2", "--codec", "streaming:64+16", "--codec", "h2o:64+16", "--codec",
+                        "tova:256+16", "--codec", "h2o:256+16"});
   EXPECT_GT(rows["streaming:64+16"]["kl"]["mean"], 0.0);
   EXPECT_EQ(rows["streaming:64+16"]["recall_question_later"]["128"], 0.0);
   EXPECT_LT(rows["streaming:64+16"]["recall_question_later_change"]["mean"], 0.0);
   EXPECT_LT(rows["streaming:64+16"]["resident_bytes"], rows["tova:256+16"]["resident_bytes"]);
-  EXPECT_EQ(rows["tova:256+16"]["kl"]["mean"], 0.0) << "it has room for all tokens";
-  EXPECT_EQ(rows["tova:256+16"]["same_generation"], 1.0);
+  EXPECT_GT(rows["h2o:64+16"]["kl"]["mean"], 0.0);
+  EXPECT_EQ(rows["h2o:64+16"]["resident_bytes"], rows["streaming:64+16"]["resident_bytes"]);
+  for (const char* roomy : {"tova:256+16", "h2o:256+16"}) {
+    EXPECT_EQ(rows[roomy]["kl"]["mean"], 0.0) << "it has room for all tokens";
+    EXPECT_EQ(rows[roomy]["same_generation"], 1.0);
+  }
 }
 
 TEST(Eval, Blends) {
@@ -125,7 +130,7 @@ TEST(Eval, WhatCannotBeEvaluatedIsNamed) {
     EXPECT_NE(outcome.exit_code, 0);
     return outcome.error;
   };
-  EXPECT_THAT(error({"--codec", "h2o:64+32"}), HasSubstr("METHOD snapkv, tova"));
+  EXPECT_THAT(error({"--codec", "h2o:64+129"}), HasSubstr("at most 128 for h2o"));
   EXPECT_THAT(error({"--codec", "nothing"}), HasSubstr("\"nothing\" cannot be evaluated"));
   EXPECT_THAT(error({"--codec", "blend:15", "--document", "8"}), HasSubstr("--document 8"));
 }

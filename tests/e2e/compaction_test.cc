@@ -21,8 +21,8 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-const std::vector<std::string> kMethods = {"streaming", "tova",   "keydiff",
-                                           "keynorm",   "random", "snapkv"};
+const std::vector<std::string> kMethods = {"streaming", "tova",   "keydiff", "keynorm",
+                                           "random",    "snapkv", "h2o"};
 
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.push_back("--kv_eviction=all");
@@ -98,7 +98,7 @@ TEST(CompactionTest, QuantisedPagesAreCompactedToo) {
   Cluster cluster({.prefill_flags = With({"--random_chunks", "--kv_format=k3v2"}),
                    .decode_flags = With({"--kv_format=k3v2"})});
   const TestRequest request = Prompt(200, local.vocab(), 260, 120);
-  for (const char* policy : {"streaming:70+20", "tova:64+16", "snapkv:66+33"}) {
+  for (const char* policy : {"streaming:70+20", "tova:64+16", "snapkv:66+33", "h2o:66+20"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
@@ -115,10 +115,19 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
        .decode = 2,
        .prefill_flags = With({"--random_chunks", "--kv_memory=4MiB"}),
        .decode_flags = With({"--kv_memory=1800KiB", "--speculation=ngram", "--random_drafts"})});
-  const std::vector<std::string> policies = {
-      "streaming:64+16",  "",        "tova:80+32",   "keydiff:64+40",     "streaming:4096+100",
-      "snapkv:80+40",     "tova:64", "snapkv:64+32", "snapkv:80+40@7-30", "keydiff:64+16@0-9,12-20",
-      "streaming:64@3-30"};
+  const std::vector<std::string> policies = {"streaming:64+16",
+                                             "",
+                                             "tova:80+32",
+                                             "keydiff:64+40",
+                                             "streaming:4096+100",
+                                             "snapkv:80+40",
+                                             "tova:64",
+                                             "snapkv:64+32",
+                                             "snapkv:80+40@7-30",
+                                             "keydiff:64+16@0-9,12-20",
+                                             "streaming:64@3-30",
+                                             "h2o:64+32",
+                                             "h2o:80+16@7-30"};
   const std::vector<TestRequest> prompts = MakeRequests(10, 300, local.vocab(), 270);
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
@@ -152,12 +161,30 @@ TEST(CompactionTest, ManyWindowsInOneStepWaitForEachOther) {
   Cluster cluster({.prefill_flags = With({}),
                    .decode_flags = With({"--chunk_tokens=32", "--prefill_chunk=16",
                                          "--max_batch=16", "--speculation=ngram"})});
-  TestRequest request = Prompt(100, local.vocab(), 284, 150);
-  request.choices = 12;
-  const TestAnswer answer = AskFor(cluster, request, "snapkv:64+36");
-  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  for (uint32_t choice = 0; choice < 12; ++choice) {
-    EXPECT_EQ(answer.tokens[choice], Expected(local, request, "snapkv:64+36", choice)) << choice;
+  for (const char* policy : {"snapkv:64+36", "h2o:64+100"}) {
+    TestRequest request = Prompt(100, local.vocab(), 284, 150);
+    request.choices = 12;
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    for (uint32_t choice = 0; choice < 12; ++choice) {
+      EXPECT_EQ(answer.tokens[choice], Expected(local, request, policy, choice)) << choice;
+    }
+  }
+}
+
+// As an answer without a policy, bit by bit: under guesses that fill nothing.
+TEST(CompactionTest, ALimitThatIsNeverPassedChangesNothing) {
+  LocalGenerator local(ModelFolder());
+  Cluster cluster({.prefill_flags = With({"--random_chunks"}),
+                   .decode_flags = With({"--speculation=ngram", "--random_drafts"})});
+  const TestRequest request = Prompt(100, local.vocab(), 286, 60);
+  const auto exact = Expected(local, request, "");
+  // The last token of an answer is never computed.
+  for (const char* policy : {"h2o:100+59", "h2o:160+16", "snapkv:100+59", "tova:150+16"}) {
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], exact) << policy;
+    EXPECT_EQ(answer.usage.compactions(), 0u) << policy;
   }
 }
 
@@ -214,7 +241,7 @@ INSTANTIATE_TEST_SUITE_P(
     Signals, CompactedFailoverTest,
     testing::Combine(testing::Values("streaming:64+40", "tova:64+64", "keydiff:72+200",
                                      "snapkv:64+32", "snapkv:70+200", "streaming:64+40@9-17,30-40",
-                                     "snapkv:64+200@2-20"),
+                                     "snapkv:64+200@2-20", "h2o:64+40", "h2o:64+128@2-20"),
                      testing::Values(SIGKILL, SIGTERM)),
     [](const auto& test) {
       const std::string policy = std::get<0>(test.param);
@@ -226,11 +253,12 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(CompactionTest, WhatIsIncompatibleIsNamed) {
   Cluster cluster({.prefill_flags = With({}), .decode_flags = With({})});
   const TestRequest request = MakeRequest(100, 256, 53, 4);
-  for (const char* policy : {"snapkv:64+31", "h2o:64+32", "tova:64+15"}) {
+  for (const char* policy : {"snapkv:64+31", "h2o:64+129", "tova:64+15"}) {
     const TestAnswer refused = AskFor(cluster, request, policy);
     EXPECT_EQ(refused.status.error_code(), grpc::StatusCode::INVALID_ARGUMENT) << policy;
     EXPECT_THAT(refused.status.error_message(),
-                HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16"));
+                HasSubstr("METHOD snapkv, h2o, tova, keydiff, keynorm, streaming, random and SLACK "
+                          "16 to 1048576, 32 or more for snapkv, at most 128 for h2o"));
   }
   v1::GenerateRequest searched = ToProto(request, "tova:64+32");
   searched.mutable_sampling()->mutable_beam_search()->set_width(2);

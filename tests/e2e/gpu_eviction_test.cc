@@ -68,16 +68,14 @@ TEST(GpuEvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
   for (const std::string& name : KvEvictionNames()) {
     ++seed;
     const uint32_t keep = 64 + seed % 7;
-    const bool slack = EvictsWhileDecoding(EvictionOf(name + ":64")->method);
-    const std::string policy =
-        slack ? fmt::format("{}:{}+32", name, keep) : fmt::format("{}:{}", name, keep);
+    const std::string policy = fmt::format("{}:{}+32", name, keep);
     const TestRequest request =
-        PromptOf(100 + static_cast<int>(seed % 32), local.vocab(), seed, slack ? 38 : 12);
+        PromptOf(100 + static_cast<int>(seed % 32), local.vocab(), seed, 38);
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
     EXPECT_EQ(answer.usage.evicted_tokens(), request.prompt.size() - keep);
-    EXPECT_EQ(answer.usage.compactions(), slack ? 1u : 0u) << policy;
+    EXPECT_EQ(answer.usage.compactions(), 1u) << policy;
     differ += answer.tokens[0] != Expected(local, request, "") ? 1 : 0;
   }
   EXPECT_GT(differ, 3u) << "prompts that tell an eviction from none are needed";
@@ -92,7 +90,7 @@ TEST(GpuEvictionTest, ABudgetOfAllTokensChangesNothing) {
                    .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(100, local.vocab(), 320, 10);
   const auto exact = Expected(local, request, "");
-  for (const char* policy : {"", "snapkv:4096", "h2o:100", "tova:4096+100"}) {
+  for (const char* policy : {"", "snapkv:4096", "h2o:100", "h2o:100+16", "tova:4096+100"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], exact) << policy;
@@ -107,7 +105,7 @@ TEST_P(GpuEvictionFormatTest, QuantisedPagesAreEvictedToo) {
   Cluster cluster({.prefill_flags = OnGpu({"--random_chunks", format}),
                    .decode_flags = OnGpu({format}),
                    .worker_suffix = "-emulated"});
-  for (const char* policy : {"snapkv:66+33", "keydiff:64+16"}) {
+  for (const char* policy : {"snapkv:66+33", "keydiff:64+16", "h2o:66+17"}) {
     const TestRequest request = PromptOf(120, local.vocab(), 330, 40);
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -123,8 +121,8 @@ TEST(GpuEvictionTest, ManyAtOnceChangeNothing) {
   Cluster cluster({.prefill_flags = OnGpu({"--random_chunks"}),
                    .decode_flags = OnGpu({"--speculation=ngram", "--random_drafts"}),
                    .worker_suffix = "-emulated"});
-  const std::vector<std::string> policies = {"snapkv:64+32", "", "tova:64+16", "h2o:80",
-                                             "keydiff:64+16"};
+  const std::vector<std::string> policies = {"snapkv:64+32", "",          "tova:64+16",
+                                             "h2o:80",       "h2o:64+32", "keydiff:64+16"};
   std::vector<TestRequest> requests;
   for (int i = 0; i < kRequests; ++i) {
     requests.push_back(PromptOf(40 + 17 * i, local.vocab(), 340 + static_cast<uint32_t>(i), 45));
@@ -170,7 +168,7 @@ TEST(GpuEvictionTest, SwapsChangeNothing) {
   LocalGenerator local(OneProcess());
   Cluster cluster(cluster_of(kShare - surplus * kBlockBytes / kDeviceBytes));
   EXPECT_LE(cluster.decode().front().State()->kv_blocks_total(), 22u);
-  const std::vector<std::string> policies = {"tova:64+32", "snapkv:64+32"};
+  const std::vector<std::string> policies = {"tova:64+32", "snapkv:64+32", "h2o:64+32"};
   std::vector<TestRequest> requests;
   for (uint32_t i = 0; i < 6; ++i) requests.push_back(PromptOf(80, local.vocab(), 370 + i, 60));
   const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
@@ -184,8 +182,10 @@ TEST(GpuEvictionTest, SwapsChangeNothing) {
 
 // The decode worker dies, and the answer so far is computed again through the same compactions; or
 // it hands its sequences over as they are.
-class GpuEvictionFailoverTest : public testing::TestWithParam<int> {};
+class GpuEvictionFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
 TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  const char* const policy = std::get<0>(GetParam());
+  const int signal = std::get<1>(GetParam());
   LocalGenerator local(OneProcess());
   Cluster cluster({.prefill = 1,
                    .decode = 2,
@@ -194,15 +194,16 @@ TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(100, local.vocab(), 360, 140);
   // With little slack compactions may pass a move by, again and again, until the answer ends.
-  const Disturbance disturbance{
-      .signal = GetParam(), .tokens = 60, .may_pass = GetParam() == SIGTERM};
+  const Disturbance disturbance{.signal = signal, .tokens = 60, .may_pass = signal == SIGTERM};
   const TestAnswer answer = AskDisturbed(cluster, disturbance, [&](const auto& on_tokens) {
-    return AskFor(cluster, request, "snapkv:64+40", on_tokens);
+    return AskFor(cluster, request, policy, on_tokens);
   });
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  EXPECT_EQ(answer.tokens[0], Expected(local, request, "snapkv:64+40"));
+  EXPECT_EQ(answer.tokens[0], Expected(local, request, policy));
 }
-INSTANTIATE_TEST_SUITE_P(Signals, GpuEvictionFailoverTest, testing::Values(SIGKILL, SIGTERM));
+INSTANTIATE_TEST_SUITE_P(Signals, GpuEvictionFailoverTest,
+                         testing::Combine(testing::Values("snapkv:64+40", "h2o:64+40"),
+                                          testing::Values(SIGKILL, SIGTERM)));
 
 }  // namespace
 }  // namespace penstock

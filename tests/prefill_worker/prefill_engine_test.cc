@@ -290,6 +290,29 @@ TEST_F(PrefillEngineTest, AnAnswerIsCompactedWhereItWas) {
   EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
 }
 
+// H2O observes all tokens between two compactions, which may be in several chunks.
+TEST_F(PrefillEngineTest, ACompactionMayObserveSeveralChunks) {
+  Make(/*blocks_kept_for_credited=*/0, /*chunk_tokens=*/20);
+  constexpr int32_t kPrompt = 80, kAnswered = 75;
+  PrefillJob job{.key = {.session = 1}, .tokens = std::vector<uint32_t>(kPrompt + kAnswered, 7)};
+  job.prompt_tokens = kPrompt;
+  job.eviction = EvictionOf("h2o:64+32");
+  const auto first = Submit(std::move(job))->Await();
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(first->evicted_tokens(), 16u);
+  while (engine_->prompts() > 0) std::this_thread::yield();
+  EXPECT_EQ(runner_.steps_, (std::vector<FakeRunner::Seen>{{0, 20, 0, 5},
+                                                           {20, 20, 0, 5},
+                                                           {40, 20, 0, 5},
+                                                           {60, 20, 0, 5},
+                                                           {80, 20, 16, 6},
+                                                           {100, 12, 16, 6},
+                                                           {112, 20, 48, 6},
+                                                           {132, 12, 48, 6},
+                                                           {144, 11, 80, 6}}));
+  EXPECT_EQ(pool_->blocks_free() + pool_->blocks_cached(), kPool);
+}
+
 // The observed tokens are computed although they are cached.
 TEST_F(PrefillEngineTest, AnEvictionUsesTheCacheUpToItsWindow) {
   Make();

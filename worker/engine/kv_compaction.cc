@@ -1,6 +1,7 @@
 #include "worker/engine/kv_compaction.h"
 
 #include "base/check.h"
+#include "kernels/eviction/kv_evictor.h"
 
 namespace penstock {
 namespace {
@@ -52,54 +53,69 @@ EvictionRule RuleOf(const KvEviction& eviction) {
   return rule;
 }
 
-int32_t LastQueries::Needed(const KvEviction& eviction) {
-  const EvictionRule rule = RuleWithoutSpans(eviction);
+EvictionRule CompactionRuleOf(const KvEviction& eviction) {
+  EvictionRule rule = RuleOf(eviction);
+  rule.keep = LaterRule(rule.keep);
+  if (!rule.sums) return rule;
+  rule.scoring = KeyScoring::kAttention;
+  rule.observed = static_cast<int32_t>(eviction.slack_tokens);
+  rule.sums = false;
+  return rule;
+}
+
+int32_t CompactionScores::Observed(const KvEviction& eviction) {
+  const EvictionRule rule = CompactionRuleOf(eviction);
   const bool observes =
       rule.scoring == KeyScoring::kAttention || rule.scoring == KeyScoring::kLayerAttention;
   return observes ? rule.observed : 0;
 }
 
-void LastQueries::Take(int32_t layer, View<const float, 2> rows, int32_t most) {
-  if (layers_.size() <= static_cast<size_t>(layer)) layers_.resize(static_cast<size_t>(layer) + 1);
-  Layer& taken = layers_[static_cast<size_t>(layer)];
-  taken.size = rows.dim(1);
-  for (int64_t i = 0; i < rows.dim(0); ++i) {
-    taken.rows.insert(taken.rows.end(), rows.row(i), rows.row(i) + taken.size);
+void CompactionScores::Add(const EvictionAttention& attention, const PagedKv& kv,
+                           const KvEviction& eviction, const CompactionQueries& added) {
+  if (layers_.size() <= static_cast<size_t>(added.layer)) {
+    layers_.resize(static_cast<size_t>(added.layer) + 1);
   }
-  const std::ptrdiff_t surplus = std::ssize(taken.rows) - most * taken.size;
-  if (surplus > 0) taken.rows.erase(taken.rows.begin(), taken.rows.begin() + surplus);
+  Layer& layer = layers_[static_cast<size_t>(added.layer)];
+  layer.heads = kv.layout.kv_heads;
+  layer.sums.resize(static_cast<size_t>(layer.heads) * eviction.limit());
+  attention.evictor->AddAttention({.scoring = KeyScoring::kAttention,
+                                   .kv = kv,
+                                   .layer = added.layer,
+                                   .blocks = added.blocks,
+                                   .tokens = added.tokens,
+                                   .queries = added.queries,
+                                   .heads = attention.heads,
+                                   .scale = attention.scale,
+                                   .cap = attention.cap,
+                                   .scores = of(added.layer)});
 }
 
-View<const float, 2> LastQueries::of(int32_t layer) const {
-  if (layers_.empty()) return {};
-  const Layer& taken = layers_.at(static_cast<size_t>(layer));
-  return {taken.rows.data(), {std::ssize(taken.rows) / taken.size, taken.size}};
+View<float, 2> CompactionScores::of(int32_t layer) {
+  Layer& taken = layers_.at(static_cast<size_t>(layer));
+  return {taken.sums.data(), {taken.heads, std::ssize(taken.sums) / taken.heads}};
 }
 
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                const Compaction& compaction) {
-  const EvictionRule rule = RuleOf(compaction.eviction);
-  const KeepRule keep = LaterRule(rule.keep);
-  PENSTOCK_CHECK(EvictsWhileDecoding(compaction.eviction.method));
+  const EvictionRule rule = CompactionRuleOf(compaction.eviction);
+  const bool observes = CompactionScores::Observed(compaction.eviction) > 0;
   // Evicted sequences have nothing in the layer for MTP, which has no queries either.
-  const int32_t observed = LastQueries::Needed(compaction.eviction);
-  const int32_t layers = observed > 0 ? compaction.queries.layers() : kv.layout.layers;
+  const int32_t layers = observes ? compaction.scores.layers() : kv.layout.layers;
   PENSTOCK_CHECK_GT(layers, 0);
   for (int32_t layer = 0; layer < layers; ++layer) {
-    if (observed > 0) PENSTOCK_CHECK_EQ(compaction.queries.of(layer).dim(0), observed);
-    const KeyScoresArgs keys{.scoring = rule.scoring,
-                             .kv = kv,
-                             .layer = layer,
-                             .blocks = compaction.from,
-                             .tokens = compaction.eviction.limit(),
-                             .evicted = compaction.evicted,
-                             .queries = compaction.queries.of(layer),
-                             .heads = attention.heads,
-                             .scale = attention.scale,
-                             .cap = attention.cap,
-                             .scores = {}};
-    EvictLayer(*attention.evictor, {.keys = keys, .rule = keep, .to = compaction.to});
+    KeyScoresArgs keys{.scoring = observes ? KeyScoring::kGiven : rule.scoring,
+                       .kv = kv,
+                       .layer = layer,
+                       .blocks = compaction.from,
+                       .tokens = compaction.eviction.limit(),
+                       .evicted = compaction.evicted,
+                       .queries = {},
+                       .scores = {}};
+    if (observes) keys.scores = compaction.scores.of(layer);
+    if (rule.scoring == KeyScoring::kLayerAttention) ShareAmongHeads(keys);
+    EvictLayer(*attention.evictor, {.keys = keys, .rule = rule.keep, .to = compaction.to});
   }
+  compaction.scores.Clear();
 }
 
 }  // namespace penstock

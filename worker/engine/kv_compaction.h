@@ -17,25 +17,38 @@ struct EvictionRule {
   int32_t observed = 1;  // last tokens whose queries the scoring takes at once
   bool sums = false;  // the attention of all queries is summed, and no prefix may come from a cache
 };
+// That of a prompt.
 EvictionRule RuleOf(const KvEviction& eviction);
+// That of a compaction while decoding. H2O observes the tokens since the last compaction only.
+EvictionRule CompactionRuleOf(const KvEviction& eviction);
 
-// The queries of a sequence's last tokens, kept until the sequence is compacted behind them. Empty
-// for methods that score without queries.
-class LastQueries {
+// Queries of one layer, and the keys that they score.
+struct CompactionQueries {
+  int32_t layer = 0;
+  std::span<const uint32_t> blocks;  // the sequence's block table: it covers `tokens`
+  int64_t tokens = 0;                // whose keys are in the pages, from slot 0 on
+  View<const float, 2> queries;      // of the last of them, as StepArgs::on_queries gives them
+};
+
+// The scores of a sequence's keys for its next compaction, in host memory: the attention of the
+// last tokens before it, which is added up when they are computed. Empty for methods that score
+// without queries.
+class CompactionScores {
  public:
-  // The number of tokens whose queries a compaction of `eviction` needs.
-  static int32_t Needed(const KvEviction& eviction);
-  // Takes further tokens' rows of what StepArgs::on_queries gave for the layer, and keeps the last
-  // `most` of all.
-  void Take(int32_t layer, View<const float, 2> rows, int32_t most);
+  // The number of last tokens before a compaction of `eviction` whose queries are added.
+  static int32_t Observed(const KvEviction& eviction);
+  // Adds the attention of further tokens, in their order. Whether they come in one call or in
+  // several changes no bit.
+  void Add(const EvictionAttention& attention, const PagedKv& kv, const KvEviction& eviction,
+           const CompactionQueries& added);
   void Clear() { layers_.clear(); }
   int32_t layers() const { return static_cast<int32_t>(layers_.size()); }
-  View<const float, 2> of(int32_t layer) const;
+  View<float, 2> of(int32_t layer);  // [kv_heads][eviction.limit()]
 
  private:
   struct Layer {
-    int64_t size = 0;         // of a row
-    std::vector<float> rows;  // [tokens][size]
+    int64_t heads = 0;
+    std::vector<float> sums;
   };
   std::vector<Layer> layers_;
 };
@@ -50,7 +63,7 @@ struct Compaction {
   // That of the result: for each index either the same block as in `from`, which is written in
   // place, or a block that is not in `from`.
   std::span<const uint32_t> to;
-  const LastQueries& queries;
+  CompactionScores& scores;  // used up
 };
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv, const Compaction& compaction);
 

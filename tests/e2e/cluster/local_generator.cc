@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "prefill_worker/prompt_eviction.h"
@@ -177,23 +178,46 @@ std::vector<uint32_t> LocalGenerator::GenerateEvicted(std::span<const uint32_t> 
                       .kept = eviction.table(),
                       .queries = queries});
   });
-  LastQueries queries;
+  Queries queries;
   while (!Answer(sampler, params, tokens_max, answer)) {
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
     if (rule.EvictsAnswer() && position - rest.evicted == static_cast<int32_t>(rule.limit())) {
-      rest = Compacted(rule, rest, queries);
+      rest = Compacted(rule, rest, std::exchange(queries, {}));
     }
     Step(prompt.size(), std::span(&answer.back(), 1), position, rest,
          [&](int32_t layer, View<const float, 2> row) {
-           queries.Take(layer, row, std::max(1, LastQueries::Needed(rule)));
+           queries.width = row.dim(1);
+           queries.layers.resize(std::max(queries.layers.size(), static_cast<size_t>(layer) + 1));
+           std::vector<float>& rows = queries.layers[static_cast<size_t>(layer)];
+           rows.insert(rows.end(), row.row(0), row.row(0) + row.dim(1));
          });
   }
   return answer;
 }
 
+// Of the queries as they were when their tokens were decoded, all at once.
+CompactionScores LocalGenerator::Scores(const KvEviction& rule, const Held& full,
+                                        const Queries& queries) {
+  CompactionScores scores;
+  const int32_t observed = CompactionScores::Observed(rule);
+  if (observed == 0) return scores;
+  for (int32_t layer = 0; layer < std::ssize(queries.layers); ++layer) {
+    const std::vector<float>& rows = queries.layers[static_cast<size_t>(layer)];
+    const int64_t first = std::ssize(rows) - observed * queries.width;
+    PENSTOCK_CHECK_GE(first, 0);
+    scores.Add(host_->runner->eviction_attention().value(), host_->pool->view(), rule,
+               {.layer = layer,
+                .blocks = full.table,
+                .tokens = rule.limit(),
+                .queries = {rows.data() + first, {observed, queries.width}}});
+  }
+  return scores;
+}
+
 // Into other pages, unlike the workers' compactions in place.
 LocalGenerator::Held LocalGenerator::Compacted(const KvEviction& rule, const Held& full,
-                                               const LastQueries& queries) {
+                                               const Queries& queries) {
+  CompactionScores scores = Scores(rule, full, queries);
   Held kept = Hold(rule.limit());
   kept.evicted = full.evicted + static_cast<int32_t>(rule.slack_tokens);
   CompactKv(host_->runner->eviction_attention().value(), host_->pool->view(),
@@ -201,7 +225,7 @@ LocalGenerator::Held LocalGenerator::Compacted(const KvEviction& rule, const Hel
              .evicted = full.evicted,
              .from = full.table,
              .to = kept.table,
-             .queries = queries});
+             .scores = scores});
   return kept;
 }
 

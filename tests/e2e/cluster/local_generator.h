@@ -54,7 +54,13 @@ class LocalGenerator {
     int32_t evicted = 0;
   };
   Held Hold(size_t tokens);
-  Held Compacted(const KvEviction& rule, const Held& full, const LastQueries& queries);
+  // Of the answer's tokens since the last compaction, as the step of each gave them.
+  struct Queries {
+    int64_t width = 0;                       // of a row
+    std::vector<std::vector<float>> layers;  // [tokens][width]
+  };
+  CompactionScores Scores(const KvEviction& rule, const Held& full, const Queries& queries);
+  Held Compacted(const KvEviction& rule, const Held& full, const Queries& queries);
   // `prompt`: its tokens, behind which tokens may select.
   void Step(size_t prompt, std::span<const uint32_t> tokens, int32_t position, const Held& held,
             std::function<void(int32_t, View<const float, 2>)> on_queries = {},

@@ -100,7 +100,7 @@ TEST(KvPolicyTest, AnEvictionDropsWhatIsBeyondItsTokens) {
 }
 
 TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
-  for (const char* method : {"tova", "keydiff", "keynorm", "streaming", "random"}) {
+  for (const char* method : {"h2o", "tova", "keydiff", "keynorm", "streaming", "random"}) {
     const std::string policy = fmt::format("{}:64+16", method);
     EXPECT_EQ(*ParseKvPolicy(policy), policy);
     const auto eviction = EvictionOf(policy);
@@ -112,12 +112,14 @@ TEST(KvPolicyTest, ParsesEvictionsWhileDecoding) {
     EXPECT_FALSE(KeepsPromptExact(policy));
   }
   EXPECT_EQ(EvictionOf("snapkv:64+32")->slack_tokens, 32u) << "it observes 32 tokens";
-  for (const char* wrong : {"snapkv:64+31", "h2o:64+64", "tova:64+15", "tova:64+", "tova:64+016",
-                            "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
-    EXPECT_THAT(
-        Message(ParseKvPolicy(wrong).status()),
-        HasSubstr("METHOD snapkv, tova, keydiff, keynorm, streaming, random and SLACK 16 to "
-                  "1048576, 32 or more for snapkv"))
+  EXPECT_EQ(EvictionOf("h2o:64+128")->slack_tokens, 128u);
+  EXPECT_EQ(EvictionOf("tova:64+1048576")->slack_tokens, 1048576u);
+  for (const char* wrong :
+       {"snapkv:64+31", "h2o:64+15", "h2o:64+129", "tova:64+15", "tova:64+", "tova:64+016",
+        "tova:64+1048577", "tova:64+-16", "tova:64+16+16", "tova:64+16 "}) {
+    EXPECT_THAT(Message(ParseKvPolicy(wrong).status()),
+                HasSubstr("METHOD snapkv, h2o, tova, keydiff, keynorm, streaming, random and SLACK "
+                          "16 to 1048576, 32 or more for snapkv, at most 128 for h2o"))
         << wrong;
     EXPECT_EQ(EvictionOf(wrong), std::nullopt) << wrong;
   }

@@ -68,7 +68,7 @@ TEST(JudgedCodec, WrongNamesAreRefused) {
   EXPECT_THAT(ErrorOf("pages:k3v3+128,snapkv:256"), HasSubstr("pages without a span"));
   EXPECT_THAT(ErrorOf("snapkw:64"), HasSubstr("snapkv"));
   EXPECT_THAT(ErrorOf("snapkv:63"), HasSubstr("TOKENS 64 to"));
-  EXPECT_THAT(ErrorOf("h2o:64+32"), HasSubstr("METHOD snapkv, tova"));
+  EXPECT_THAT(ErrorOf("h2o:64+129"), HasSubstr("at most 128 for h2o"));
   EXPECT_THAT(ErrorOf("oracle:63"), HasSubstr("is unknown"));
   EXPECT_THAT(ErrorOf("tova:64+15"), HasSubstr("SLACK 16 to"));
 }

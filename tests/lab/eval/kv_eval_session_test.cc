@@ -50,7 +50,7 @@ class KvEvalSessionTest : public testing::Test {
 TEST_F(KvEvalSessionTest, TokensThatAllFitAreExact) {
   for (const std::string name :
        {"snapkv:300", "h2o:300", "tova:300", "keydiff:300", "keynorm:300", "streaming:300",
-        "random:300", "quest:300", "tova:300+16", "streaming:64+256", "oracle:300"}) {
+        "random:300", "quest:300", "tova:300+16", "h2o:300+16", "streaming:64+256", "oracle:300"}) {
     Compress(name, 64);
     for (int32_t at = 64; at < 160; ++at) {
       ASSERT_EQ(Step(false, at), Step(true, at)) << name << " at " << at;
@@ -91,7 +91,7 @@ TEST_F(KvEvalSessionTest, NoEvictionIsNearerThanTheOracle) {
   };
   const double oracle = divergence("oracle:64");
   EXPECT_GT(oracle, 0);
-  for (const char* name : {"snapkv:64", "h2o:64", "tova:64+16", "streaming:64"}) {
+  for (const char* name : {"snapkv:64", "h2o:64", "h2o:64+16", "tova:64+16", "streaming:64"}) {
     EXPECT_GT(divergence(name), oracle) << name;
   }
 }
@@ -109,7 +109,8 @@ TEST_F(KvEvalSessionTest, PoliciesWorkInPagesOfAFormat) {
   for (const char* policy : {"snapkv:300", "tova:300+16", "quest:300", "blend:100"}) {
     EXPECT_EQ(answer(std::string("pages:i8,") + policy), whole) << policy;
   }
-  for (const char* policy : {"snapkv:64", "h2o:64", "tova:64+16", "quest:64", "blend:moved"}) {
+  for (const char* policy :
+       {"snapkv:64", "h2o:64", "h2o:64+16", "tova:64+16", "quest:64", "blend:moved"}) {
     EXPECT_EQ(answer(std::string("pages:bf16,") + policy), answer(policy)) << policy;
     EXPECT_NE(answer(std::string("pages:i8,") + policy), answer(policy)) << policy;
   }
