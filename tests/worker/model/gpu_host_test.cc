@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
 #include "kvstore/cache/block_pool.h"
@@ -31,10 +33,14 @@ ModelConfig TinyConfig() {
 GpuOptions Options() { return {.memory_utilization = kShare, .dtype = KvDtype::kI8}; }
 
 std::vector<float> Step(ModelRunner& runner, const PagedKv& kv, const std::vector<uint32_t>& tokens,
-                        int32_t position, const std::vector<uint32_t>& blocks) {
+                        int32_t position, const std::vector<uint32_t>& blocks,
+                        bool prompt = false) {
   std::vector<float> logits(runner.vocab());
-  const SequenceStep step{
-      .tokens = tokens, .position = position, .blocks = blocks, .wants_logits = true};
+  const SequenceStep step{.tokens = tokens,
+                          .position = position,
+                          .blocks = blocks,
+                          .prompt = prompt,
+                          .wants_logits = true};
   const absl::Status status = runner.Step(
       {.sequences = {&step, 1}, .kv = kv, .logits = {logits.data(), {1, runner.vocab()}}});
   EXPECT_TRUE(status.ok()) << status.message();
@@ -111,6 +117,69 @@ TEST(GpuHost, SaysThatItHasNoLibraryKernels) {
   EXPECT_NE(Message(status).find("this build has no library kernels"), std::string::npos) << status;
 }
 
+GpuOptions FastOptions() {
+  GpuOptions options = Options();
+  options.numerics = "fast";
+  options.dtype = KvDtype::kBf16;
+  return options;
+}
+
+class FastGpuHost : public testing::Test {
+ protected:
+  static std::string Refusal(const ModelConfig& config, const GpuOptions& options) {
+    const absl::Status status = OpenGpuHost(RandomWeights(config, 3, 0.2f), options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_NE(Message(status).find("numerics is fast"), std::string::npos) << status;
+    EXPECT_NE(Message(status).find("numerics=exact"), std::string::npos) << status;
+    return Message(status);
+  }
+
+  const ScopedEnvironment hopper_{"PENSTOCK_EMULATED_HOPPER", "1"};
+};
+
+// The start-up check has passed, also with a window and evictions.
+TEST_F(FastGpuHost, HasAnArithmeticOfItsOwn) {
+  ModelConfig config = TinyConfig();
+  for (const std::vector<int32_t>& windows : {std::vector<int32_t>{}, {30, 0}, {30, 30}}) {
+    config.sliding_window = windows;
+    const Weights weights = RandomWeights(config, 3, 0.2f);
+    GpuOptions options = FastOptions();
+    options.evicts = true;
+    const auto fast = OpenGpuHost(weights, options);
+    ASSERT_TRUE(fast.ok()) << fast.status();
+    EXPECT_EQ((*fast)->arithmetic(), "cuda 9.0 fast 1");
+    EXPECT_EQ((*fast)->runner().eviction_attention().has_value(), windows.empty());
+    options.numerics = "exact";
+    const auto exact = OpenGpuHost(weights, options);
+    ASSERT_TRUE(exact.ok()) << exact.status();
+    EXPECT_EQ((*exact)->arithmetic(), "cuda 9.0");
+  }
+}
+
+TEST_F(FastGpuHost, SaysWhatTheLibraryLacks) {
+  ModelConfig config = TinyConfig();
+  config.attention_cap = 30;
+  EXPECT_NE(Refusal(config, FastOptions()).find("a soft cap"), std::string::npos);
+  config = TinyConfig();
+  config.attention_sinks = true;
+  EXPECT_NE(Refusal(config, FastOptions()).find("attention sinks"), std::string::npos);
+  GpuOptions options = FastOptions();
+  options.dtype = KvDtype::kI8;
+  EXPECT_NE(Refusal(TinyConfig(), options).find("kv_format is i8"), std::string::npos);
+  const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
+  EXPECT_NE(Refusal(TinyConfig(), FastOptions()).find("cuda:0 cannot be trusted"),
+            std::string::npos);
+}
+
+TEST(GpuHost, FastNumericsNeedCapability90) {
+  const absl::Status status =
+      OpenGpuHost(RandomWeights(TinyConfig(), 3), FastOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("numerics is fast, and emulator has compute capability 8.0"),
+            std::string::npos)
+      << status;
+}
+
 TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
   const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
   const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();
@@ -154,6 +223,31 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
   const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
   EXPECT_LT(Deviation(got, want), 1e-2);
+}
+
+// Each GPU computes its heads of a prompt by the library's kernel.
+TEST_F(SeveralGpus, AreFastTogether) {
+  const ScopedEnvironment hopper("PENSTOCK_EMULATED_HOPPER", "1");
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const std::vector<uint32_t> blocks = {5, 2};
+  const auto logits = [&](GpuOptions options, const char* numerics, size_t chunk) {
+    options.dtype = KvDtype::kBf16;
+    options.numerics = numerics;
+    const auto host = OpenGpuHost(weights_, options);
+    EXPECT_TRUE(host.ok()) << host.status();
+    std::vector<float> last;
+    for (size_t at = 0; at < prompt.size(); at += chunk) {
+      const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto end = begin + static_cast<std::ptrdiff_t>(std::min(chunk, prompt.size() - at));
+      last = Step((*host)->runner(), (*host)->pages(), {begin, end}, static_cast<int32_t>(at),
+                  blocks, /*prompt=*/true);
+    }
+    return last;
+  };
+  const std::vector<float> two = logits(Two(), "fast", prompt.size());
+  EXPECT_EQ(logits(Two(), "fast", 3), two);
+  EXPECT_NE(logits(Two(), "exact", prompt.size()), two);
+  EXPECT_LT(Deviation(two, logits(Options(), "fast", prompt.size())), 1e-2);
 }
 
 TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {
