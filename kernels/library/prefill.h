@@ -93,7 +93,8 @@ bool HasPrefill();
 
 // Enqueues softmax(scale * q k^T) v, causal. The bits of a row do not depend on the chunk or the
 // batch. The kernel reads a tile of keys as a whole: tokens in front of the window have the weight
-// 0, so what a table names there must be finite. Requires SupportsPrefill(call.kv) and HasPrefill().
+// 0, so what a table names there must be finite. Requires SupportsPrefill(call.kv) and
+// HasPrefill().
 void LaunchPrefill(const PrefillCall& call, void* stream);
 
 }  // namespace penstock::cuda::library

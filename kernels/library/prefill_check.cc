@@ -106,7 +106,8 @@ class CheckedPrompt {
       const double weight = std::exp(scores[static_cast<size_t>(token - first)] - most);
       const Bf16* values = Key(token, kv_head) + PageElements() / 2;
       total += weight;
-      for (int32_t i = 0; i < head_dim_; ++i) sum[static_cast<size_t>(i)] += weight * ToFloat(values[i]);
+      for (int32_t i = 0; i < head_dim_; ++i)
+        sum[static_cast<size_t>(i)] += weight * ToFloat(values[i]);
     }
     for (const double part : sum) result.push_back(part / total);
   }

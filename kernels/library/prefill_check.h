@@ -15,10 +15,10 @@ absl::Status CheckPrefillDevice(const DeviceInfo& info);
 // The parts of a model that choose the kernel's variant.
 struct PrefillModel {
   int32_t head_dim = 128;
-  int32_t group = 1;        // query heads per KV head
+  int32_t group = 1;  // query heads per KV head
   int32_t page_tokens = 16;
-  bool full = true;         // some layers see all tokens
-  bool window = false;      // some layers have a sliding window
+  bool full = true;     // some layers see all tokens
+  bool window = false;  // some layers have a sliding window
 };
 
 // Computes prefill attention.

@@ -24,8 +24,8 @@ struct CudaBatchShape {
 
 // The rows of a step that attend.
 struct CudaAttention {
-  int32_t rows = 0;     // those of `prompts`, too
-  PromptRows prompts;   // that the library computes; all below is of the other sequences
+  int32_t rows = 0;    // those of `prompts`, too
+  PromptRows prompts;  // that the library computes; all below is of the other sequences
   std::vector<cuda::AttentionSequence> sequences;
   cuda::AttentionPlan plan;
   std::vector<uint32_t> tables;  // table_stride entries for each sequence

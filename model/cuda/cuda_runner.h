@@ -20,8 +20,8 @@ namespace penstock {
 //
 // This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
 // tensor-parallel group. It may use base/, base/log, kernels/, kernels/cpu, kernels/cuda,
-// kernels/library, model/forward and model/sampler. It compiles without CUDA, and does not know NCCL, requests or
-// scheduling.
+// kernels/library, model/forward and model/sampler. It compiles without CUDA, and does not know
+// NCCL, requests or scheduling.
 class CudaRunner final : public ModelRunner {
  public:
   struct Options {

@@ -104,10 +104,9 @@ void CheckAsInOneProcess(const OneProcess& one,
                         .device = "cuda:0",
                         .gpu_memory_utilization = one.memory_share,
                         .numerics = one.numerics});
-  std::vector<std::string> decode = {"--device=cuda:0",
-                                     fmt::format("--gpu_memory_utilization={}", one.memory_share),
-                                     "--weights=" + one.weights, "--kv_format=" + one.kv_format,
-                                     "--numerics=" + one.numerics};
+  std::vector<std::string> decode = {
+      "--device=cuda:0", fmt::format("--gpu_memory_utilization={}", one.memory_share),
+      "--weights=" + one.weights, "--kv_format=" + one.kv_format, "--numerics=" + one.numerics};
   decode.insert(decode.end(), one.flags.begin(), one.flags.end());
   std::vector<std::string> prefill = decode;
   prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});

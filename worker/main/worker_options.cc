@@ -70,8 +70,8 @@ absl::Status CheckDrafters(const v1::WorkerConfig& config) {
       config.draft_model());
 }
 
-// The draft model takes a step of a few tokens of each sequence, or chunks of a prompt. Its numerics
-// are exact: they change guesses, not answers.
+// The draft model takes a step of a few tokens of each sequence, or chunks of a prompt. Its
+// numerics are exact: they change guesses, not answers.
 ModelHost::Options DraftOptionsOf(const v1::WorkerConfig& config) {
   return {.model = config.draft_model(),
           .kv_memory = config.draft_kv_memory(),

@@ -296,8 +296,8 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
   return absl::OkStatus();
 }
 
-// If numerics is fast, checks that the library can compute the model's prompts on each GPU, and that
-// it does so as the CPU.
+// If numerics is fast, checks that the library can compute the model's prompts on each GPU, and
+// that it does so as the CPU.
 absl::Status CheckNumerics(const ModelConfig& config, const GpuOptions& options) {
   if (!IsFast(options)) return absl::OkStatus();
   RETURN_IF_ERROR(CheckFastPages(options.dtype));
@@ -306,9 +306,9 @@ absl::Status CheckNumerics(const ModelConfig& config, const GpuOptions& options)
     RETURN_IF_ERROR(CheckFastPrompts(config, device->info()));
     device->Select();
     RETURN_IF_ERROR(
-        Untrusted(cuda::library::CheckPrefill(
-                      cuda::library::LaunchPrefill, PrefillModelOf(config, options.block_tokens),
-                      device->info().processors, device->stream()),
+        Untrusted(cuda::library::CheckPrefill(cuda::library::LaunchPrefill,
+                                              PrefillModelOf(config, options.block_tokens),
+                                              device->info().processors, device->stream()),
                   device->index()));
   }
   return absl::OkStatus();

@@ -67,7 +67,8 @@ class Row {
     if (token < first_ || token > position_) return -std::numeric_limits<float>::infinity();
     const Bf16* key = TokenOf(strides_.keys, token);
     float score = 0;
-    for (int32_t i = 0; i < call_.shape.head_dim; ++i) score += ToFloat(query_[i]) * ToFloat(key[i]);
+    for (int32_t i = 0; i < call_.shape.head_dim; ++i)
+      score += ToFloat(query_[i]) * ToFloat(key[i]);
     return score * call_.scale * kLog2E;
   }
   void AddTile(int32_t begin) {

@@ -1,7 +1,7 @@
 // penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS NUMERICS: reads prompts,
-// a line of token ids each, and prints for each the ids of an answer of TOKENS, drawn at temperature 1
-// with the line's number, from 0 on, as seed, as one process gives it: what a disaggregated run has
-// to match.
+// a line of token ids each, and prints for each the ids of an answer of TOKENS, drawn at
+// temperature 1 with the line's number, from 0 on, as seed, as one process gives it: what a
+// disaggregated run has to match.
 
 #include <cstdio>
 #include <iostream>
@@ -12,10 +12,9 @@
 
 int main(int argc, char** argv) {
   if (argc != 8) {
-    std::fprintf(
-        stderr,
-        "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS "
-        "NUMERICS\n");
+    std::fprintf(stderr,
+                 "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS "
+                 "NUMERICS\n");
     return 64;
   }
   penstock::LocalGenerator generator({.model = argv[1],

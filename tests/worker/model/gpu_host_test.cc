@@ -172,8 +172,7 @@ TEST_F(FastGpuHost, SaysWhatTheLibraryLacks) {
 }
 
 TEST(GpuHost, FastNumericsNeedCapability90) {
-  const absl::Status status =
-      OpenGpuHost(RandomWeights(TinyConfig(), 3), FastOptions()).status();
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), FastOptions()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(status).find("numerics is fast, and emulator has compute capability 8.0"),
             std::string::npos)
