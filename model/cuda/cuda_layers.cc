@@ -21,6 +21,11 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 
+// The tokens that a token sees in a layer; 0: all.
+int32_t WindowIn(const ModelConfig& config, int32_t layer) {
+  return config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+}
+
 // AttentionParams::scale_log2 and cap_factor.
 float ScaleLog2(const ModelConfig& config) {
   return kLog2E * (config.attention_cap != 0 ? config.attention_cap : AttentionScale(config));
@@ -197,7 +202,7 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
       .wide_scratch = s.wide_attention.as<float>(),
       .narrow_scratch = s.narrow_attention.as<float>(),
       .group = config.heads / config.kv_heads,
-      .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+      .window = WindowIn(config, layer),
       .scale_log2 = ScaleLog2(config),
       .cap_factor = CapFactor(config),
       .sinks = w.sinks.as<float>()};
@@ -212,7 +217,7 @@ void CudaLayers::AttendPrompts(int32_t layer, const CudaStep& step) const {
   const AttentionInputs& at = *step.attention_at;
   const int64_t width = int64_t{config.heads} * config.head_dim;
   cuda::library::PrefillShape shape = parts_.prompts;
-  shape.window = config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+  shape.window = WindowIn(config, layer);
   shape.table_stride = step.attention->table_stride;
   cuda::library::LaunchPrefill(
       {.queries = step.queries,

@@ -121,6 +121,7 @@ GpuOptions FastOptions() {
   GpuOptions options = Options();
   options.numerics = "fast";
   options.dtype = KvDtype::kBf16;
+  options.memory_utilization = 0.045;  // evictions take memory, too
   return options;
 }
 
