@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
@@ -146,14 +147,14 @@ TEST_F(FastGpuHost, HasAnArithmeticOfItsOwn) {
     const Weights weights = RandomWeights(config, 3, 0.2f);
     GpuOptions options = FastOptions();
     options.evicts = true;
-    const auto fast = OpenGpuHost(weights, options);
-    ASSERT_TRUE(fast.ok()) << fast.status();
-    EXPECT_EQ((*fast)->arithmetic(), "cuda 9.0 fast 1");
-    EXPECT_EQ((*fast)->runner().eviction_attention().has_value(), windows.empty());
-    options.numerics = "exact";
-    const auto exact = OpenGpuHost(weights, options);
-    ASSERT_TRUE(exact.ok()) << exact.status();
-    EXPECT_EQ((*exact)->arithmetic(), "cuda 9.0");
+    for (const auto& [numerics, arithmetic] :
+         {std::pair{"fast", "cuda 9.0 fast 1"}, {"exact", "cuda 9.0"}}) {
+      options.numerics = numerics;
+      const auto gpu = OpenGpuHost(weights, options);
+      ASSERT_TRUE(gpu.ok()) << gpu.status();
+      EXPECT_EQ((*gpu)->arithmetic(), arithmetic);
+      EXPECT_EQ((*gpu)->runner().eviction_attention().has_value(), windows.empty());
+    }
   }
 }
 
@@ -167,9 +168,13 @@ TEST_F(FastGpuHost, SaysWhatTheLibraryLacks) {
   GpuOptions options = FastOptions();
   options.dtype = KvDtype::kI8;
   EXPECT_NE(Refusal(TinyConfig(), options).find("kv_format is i8"), std::string::npos);
-  const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
-  EXPECT_NE(Refusal(TinyConfig(), FastOptions()).find("cuda:0 cannot be trusted"),
-            std::string::npos);
+}
+
+TEST_F(FastGpuHost, IsNotServedFromIfTheLibraryComputesWrongly) {
+  const ScopedEnvironment fault("PENSTOCK_EMULATED_PREFILL_FAULT", "1");
+  const std::string refusal = Refusal(TinyConfig(), FastOptions());
+  EXPECT_NE(refusal.find("cuda:0 cannot be trusted"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("off the CPU's"), std::string::npos) << refusal;
 }
 
 TEST(GpuHost, FastNumericsNeedCapability90) {
@@ -228,8 +233,9 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
 // Each GPU computes its heads of a prompt by the library's kernel.
 TEST_F(SeveralGpus, AreFastTogether) {
   const ScopedEnvironment hopper("PENSTOCK_EMULATED_HOPPER", "1");
-  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
-  const std::vector<uint32_t> blocks = {5, 2};
+  std::vector<uint32_t> prompt;  // of two tiles of keys
+  for (uint32_t i = 0; i < 150; ++i) prompt.push_back((i * i * 7 + i) % 101);
+  const std::vector<uint32_t> blocks = {5, 2, 3, 0, 9, 8, 1, 4, 7, 6};
   const auto logits = [&](GpuOptions options, const char* numerics, size_t chunk) {
     options.dtype = KvDtype::kBf16;
     options.numerics = numerics;
@@ -245,7 +251,7 @@ TEST_F(SeveralGpus, AreFastTogether) {
     return last;
   };
   const std::vector<float> two = logits(Two(), "fast", prompt.size());
-  EXPECT_EQ(logits(Two(), "fast", 3), two);
+  EXPECT_EQ(logits(Two(), "fast", 59), two);
   EXPECT_NE(logits(Two(), "exact", prompt.size()), two);
   EXPECT_LT(Deviation(two, logits(Options(), "fast", prompt.size())), 1e-2);
 }
