@@ -41,7 +41,7 @@ if(PENSTOCK_CUDA)
   target_link_libraries(penstock_cuda PUBLIC penstock_base penstock_cuda_kernels)
 endif()
 
-# The library implementation of the products: kernels/library, or what says that it is not there.
+# The library implementation of the products and of prefill attention: kernels/library, or what says that it is not there.
 add_library(penstock_cuda_library_none STATIC EXCLUDE_FROM_ALL library/library_none.cc)
 target_link_libraries(penstock_cuda_library_none PUBLIC penstock_base)
 if(PENSTOCK_CUDA)
@@ -53,7 +53,21 @@ if(PENSTOCK_CUDA)
   else()
     add_library(penstock_cuda_library ALIAS penstock_cuda_library_none)
   endif()
+  if(TARGET penstock_library_prefill)
+    add_library(penstock_cuda_prefill STATIC library/prefill_check.cc)
+    target_link_libraries(penstock_cuda_prefill PUBLIC penstock_cuda penstock_library_prefill)
+  else()
+    add_library(penstock_cuda_prefill STATIC library/prefill_check.cc library/prefill_none.cc library/prefill_plan.cc)
+    target_link_libraries(penstock_cuda_prefill PUBLIC penstock_cuda)
+  endif()
 endif()
-# What of it runs without its kernels, for tests.
-add_library(penstock_library_emulated STATIC EXCLUDE_FROM_ALL library/gemm_plan.cc library/prefill_plan.cc library/tile_check.cc)
-target_link_libraries(penstock_library_emulated PUBLIC penstock_cuda_emulated)
+# As in a build without it, for a test.
+add_library(penstock_cuda_prefill_none STATIC EXCLUDE_FROM_ALL library/prefill_check.cc library/prefill_none.cc library/prefill_plan.cc)
+target_link_libraries(penstock_cuda_prefill_none PUBLIC penstock_cuda_device_emulated)
+# What of it runs without its kernels, for tests; prefill attention is computed by the host.
+add_library(penstock_cuda_prefill_emulated STATIC EXCLUDE_FROM_ALL library/prefill_check.cc library/prefill_plan.cc
+            ${emulator}/emulated_prefill.cc)
+target_link_libraries(penstock_cuda_prefill_emulated PUBLIC penstock_cuda_emulated)
+target_compile_options(penstock_cuda_prefill_emulated PRIVATE -ffp-contract=off)
+add_library(penstock_library_emulated STATIC EXCLUDE_FROM_ALL library/gemm_plan.cc library/tile_check.cc)
+target_link_libraries(penstock_library_emulated PUBLIC penstock_cuda_prefill_emulated)

@@ -1,7 +1,7 @@
 # The kernels of the library implementation of the hot CUDA operations, where nvcc and the libraries'
-# headers are (cmake/GpuLibraries.cmake): penstock_library_gemm, and penstock_library_prefill, which
-# only gpu_library_check uses. For a project that has CUDA enabled; `root` is the folder of the
-# sources, and OPTIONAL as in penstock_find_gpu_libraries.
+# headers are (cmake/GpuLibraries.cmake): penstock_library_gemm and penstock_library_prefill. For a
+# project that has CUDA enabled; `root` is the folder of the sources, and OPTIONAL as in
+# penstock_find_gpu_libraries.
 function(penstock_add_library_kernels root)
   penstock_find_gpu_libraries(${root} ${ARGN})
   if(NOT TARGET penstock_gpu_headers)

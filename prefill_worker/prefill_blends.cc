@@ -142,6 +142,7 @@ void PrefillEngine::AddBlended(const PrefillChunk& chunk, std::vector<SequenceSt
                                             static_cast<size_t>(piece.end - piece.begin)),
                      .position = piece.begin,
                      .blocks = prompt.table,
+                     .prompt = true,
                      .blended = &piece.blended});
   }
 }

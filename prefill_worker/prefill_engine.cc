@@ -347,6 +347,7 @@ void PrefillEngine::AddSteps(const PrefillChunk& chunk, std::vector<SequenceStep
                      .blocks = behind ? eviction->table() : std::span(std::as_const(prompt.table)),
                      .evicted = behind ? eviction->EvictedAt(begin) : 0,
                      .selection = selection,
+                     .prompt = true,
                      .hidden_sum = prompt.hidden_sum,
                      .fills_mtp = fills_mtp_ && !behind,
                      .before = prompt.mtp_hidden});

@@ -279,11 +279,12 @@ std::vector<uint64_t> DecodeEngine::NextBatch() {
 absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill) {
   std::vector<SequenceStep> steps;
   std::vector<size_t> first_outputs;
+  size_t rows = 0;  // with outputs
   for (const uint64_t id : batch) {
-    first_outputs.push_back(steps.size());
+    first_outputs.push_back(rows);
     AddRows(running_.at(id), steps);
+    rows += running_.at(id).guesses.size() + 1;
   }
-  const size_t rows = steps.size();
   const TimePoint begun = clock_.Now();
   const bool completes = prefill && prefills_.NextIsLast();
   if (prefill) steps.push_back(prefills_.Next());
@@ -343,20 +344,28 @@ void DecodeEngine::AdvancePrefill(const StepOutput& output) {
 
 // Adds the sequence's next token and its guesses, each as a part of its own: rows of one token are
 // computed as in a step without guesses, by the same kernels. Where a compaction needs queries, the
-// tokens before are computed again with the first one.
+// tokens before are computed again with the first one; those of the prompt are a part of their own,
+// because other kernels may compute prompts.
 void DecodeEngine::AddRows(DecodeSequence& sequence, std::vector<SequenceStep>& steps) {
   sequence.SetFirstPart();
+  const auto add = [&](std::span<const uint32_t> tokens, size_t position, bool prompt) {
+    steps.push_back({.tokens = tokens,
+                     .position = static_cast<int32_t>(position),
+                     .blocks = sequence.table,
+                     .evicted = sequence.evicted,
+                     .selection = sequence.Selection(),
+                     .prompt = prompt,
+                     .bytes_read = &sequence.session->bytes_read});
+  };
   for (size_t row = 0; row <= sequence.guesses.size(); ++row) {
     const std::span<const uint32_t> tokens =
         row == 0 ? std::span<const uint32_t>(sequence.first_part)
                  : std::span<const uint32_t>(sequence.guesses).subspan(row - 1, 1);
-    const size_t end = static_cast<size_t>(sequence.position()) + row + 1;
-    steps.push_back({.tokens = tokens,
-                     .position = static_cast<int32_t>(end - tokens.size()),
-                     .blocks = sequence.table,
-                     .evicted = sequence.evicted,
-                     .selection = sequence.Selection(),
-                     .bytes_read = &sequence.session->bytes_read});
+    const size_t begin = static_cast<size_t>(sequence.position()) + row + 1 - tokens.size();
+    const size_t of_prompt = std::max<size_t>(begin, sequence.session->prompt_tokens) - begin;
+    const size_t again = std::min(of_prompt, tokens.size() - 1);
+    if (again > 0) add(tokens.first(again), begin, /*prompt=*/true);
+    add(tokens.subspan(again), begin + again, /*prompt=*/false);
     if (sequence.mtp != nullptr) steps.back().hidden = sequence.mtp->Row(row);
     const bool ranks = sequence.session->beams != nullptr;
     outputs_.Want(steps.back(), ranks ? std::vector<DrawSpec>()

@@ -77,7 +77,9 @@ struct DecodeSequence {
   std::optional<int32_t> FillingGuess() const;
   // Sets `first_part` to last_token, behind those before it that the step computes again for their
   // queries: if it fills the sequence. Nothing was compacted since they were computed, so they see
-  // the same slots, and their KV is written again with the same bits.
+  // the same slots, and their KV is written again with the same bits. (A prompt may go on behind
+  // `prompt_tokens`, where an answer was computed again as a prompt. With numerics=fast those
+  // tokens' last bits may differ.)
   void SetFirstPart();
   // The selection of a step's rows, in which all tokens behind last_token are guesses.
   PageSelection Selection() const;

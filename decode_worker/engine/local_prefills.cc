@@ -68,6 +68,7 @@ SequenceStep LocalPrefills::Next() {
           .position = prompt.computed,
           .blocks = prompt.table,
           .selection = selection,
+          .prompt = true,
           .hidden = prompt.job.hidden,
           .fills_mtp = options_.mtp_hidden > 0,
           .before = prompt.job.hidden};

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/kv_planes.h"
@@ -12,8 +13,14 @@
 
 namespace penstock::cuda::library {
 
+// A part of the name of the arithmetic of a worker that uses the kernel. A new version of the
+// library may round differently; then this name changes.
+inline constexpr std::string_view kPrefillName = "fast 1";
+
 // The rows (tokens) of one query head that a block computes at once.
 constexpr int32_t PrefillTileRows(int32_t head_dim) { return head_dim == 64 ? 192 : 128; }
+// Its tiles of keys are counted from position 0.
+inline constexpr int32_t kPrefillTileKeys = 96;
 
 // The queries of one sequence: rows [first_row, first_row + rows) of the batch, at positions from
 // `position` on. The pages hold all position + rows tokens, including those of these rows.
@@ -80,8 +87,14 @@ struct PrefillCall {
   float scale = 0;                // factor of the scores
 };
 
+// True if this build has the kernels. A seam: prefill_launch.cc implements it and LaunchPrefill,
+// and prefill_none.cc replaces it in builds without the library.
+bool HasPrefill();
+
 // Enqueues softmax(scale * q k^T) v, causal. The bits of a row do not depend on the chunk or the
-// batch. Requires SupportsPrefill(call.kv).
+// batch. The kernel reads a tile of keys as a whole: tokens in front of the window have the weight
+// 0, so what a table names there must be finite. Requires SupportsPrefill(call.kv) and
+// HasPrefill().
 void LaunchPrefill(const PrefillCall& call, void* stream);
 
 }  // namespace penstock::cuda::library

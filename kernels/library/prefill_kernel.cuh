@@ -13,8 +13,6 @@
 
 namespace penstock::cuda::library {
 
-constexpr int kPrefillTileKeys = 96;
-
 // FlashInfer's kernel for one size of heads, with or without a sliding window.
 template <int kDim, bool kWindow>
 struct Prefill {

@@ -5,6 +5,8 @@ namespace penstock::cuda::library {
 template <int kDim, bool kWindow>
 void RunPrefill(const PrefillCall& call, void* stream);  // in prefill_*.cu
 
+bool HasPrefill() { return true; }
+
 void LaunchPrefill(const PrefillCall& call, void* stream) {
   if (call.items == 0) return;
   const bool window = call.shape.window > 0;

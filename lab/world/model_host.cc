@@ -44,6 +44,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   auto host = std::make_unique<ModelHost>();
   host->name = options.model;
   host->fingerprint = host->checkpoint_fingerprint = model.fingerprint;
+  host->numerics = options.numerics;
   host->runner = model.runner;
   host->layout = host->runner->kv_layout();
   ASSIGN_OR_RETURN(const uint64_t bytes, ParseBytes(options.kv_memory));

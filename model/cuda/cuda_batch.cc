@@ -47,7 +47,18 @@ void AppendRows(const Part& part, const PagedKv& kv, int64_t stride, std::vector
   }
 }
 
-CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t group) {
+// Appends a part's blocks, and fills up to `stride` entries; the same for its rows.
+void AppendTable(const Part& part, const PagedKv& kv, int64_t stride, std::vector<uint32_t>& tables,
+                 std::vector<uint32_t>& row_tables) {
+  const auto blocks = part.sequence->blocks.first(kv.layout.BlocksFor(part.slot + part.rows));
+  const size_t first = tables.size();
+  tables.insert(tables.end(), blocks.begin(), blocks.end());
+  tables.resize(first + static_cast<size_t>(stride));
+  if (kv.rows != nullptr) AppendRows(part, kv, stride, row_tables);
+}
+
+CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t group,
+                   const cuda::library::PrefillShape* prompts) {
   const KvLayout& layout = kv.layout;
   CudaAttention attention;
   for (const Part& part : parts) {
@@ -55,15 +66,19 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
         std::max(attention.table_stride, layout.BlocksFor(part.slot + part.rows));
   }
   for (const Part& part : parts) {
-    const auto blocks = part.sequence->blocks.first(layout.BlocksFor(part.slot + part.rows));
-    const size_t first = attention.tables.size();
-    attention.tables.insert(attention.tables.end(), blocks.begin(), blocks.end());
-    attention.tables.resize(first + attention.table_stride);
-    if (kv.rows != nullptr) AppendRows(part, kv, attention.table_stride, attention.row_tables);
-    attention.sequences.push_back(
-        {.first_row = attention.rows, .rows = part.rows, .position = part.slot});
-    attention.rows += part.rows;
+    const int32_t first_row = std::exchange(attention.rows, attention.rows + part.rows);
+    const int64_t stride = attention.table_stride;
+    if (prompts != nullptr && part.sequence->prompt) {
+      PromptRows& rows = attention.prompts;
+      AppendTable(part, kv, stride, rows.tables, rows.row_tables);
+      rows.sequences.push_back({.first_row = first_row, .rows = part.rows, .position = part.slot});
+    } else {
+      AppendTable(part, kv, stride, attention.tables, attention.row_tables);
+      attention.sequences.push_back(
+          {.first_row = first_row, .rows = part.rows, .position = part.slot});
+    }
   }
+  if (prompts != nullptr) attention.prompts.Plan(*prompts, attention.table_stride);
   const cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
   attention.plan = cuda::PlanAttention(attention.sequences, group, tiles);
   return attention;
@@ -71,7 +86,8 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
 
 }  // namespace
 
-CudaBatch::CudaBatch(const StepArgs& args, int32_t group)
+CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
+                     const cuda::library::PrefillShape* prompts)
     : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
   std::vector<Part> parts, last_parts;
@@ -97,12 +113,13 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group)
   }
   AddOutputs(args.sequences, last_of);
   all_last = last_rows.size() == tokens.size();
-  all = Plan(parts, args.kv, group);
-  if (!all_last) last = Plan(last_parts, args.kv, group);
+  all = Plan(parts, args.kv, group, prompts);
+  if (!all_last) last = Plan(last_parts, args.kv, group, prompts);
 }
 
 bool CudaBatch::paddable() const {
-  return all_last && draws.size() <= tokens.size() && all.plan.wide.empty() &&
+  return all_last && all.prompts.sequences.empty() && draws.size() <= tokens.size() &&
+         all.plan.wide.empty() &&
          all.plan.narrow.size() <= tokens.size() * static_cast<size_t>(row_tiles_);
 }
 

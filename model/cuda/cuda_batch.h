@@ -6,6 +6,8 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/library/prefill.h"
+#include "model/cuda/prompts/prompt_rows.h"
 #include "model/forward/model_runner.h"
 
 namespace penstock {
@@ -22,7 +24,8 @@ struct CudaBatchShape {
 
 // The rows of a step that attend.
 struct CudaAttention {
-  int32_t rows = 0;
+  int32_t rows = 0;    // those of `prompts`, too
+  PromptRows prompts;  // that the library computes; all below is of the other sequences
   std::vector<cuda::AttentionSequence> sequences;
   cuda::AttentionPlan plan;
   std::vector<uint32_t> tables;  // table_stride entries for each sequence
@@ -36,10 +39,13 @@ struct CudaAttention {
 
 // A step in the form that the kernels take, on the host. Plain data of one step.
 struct CudaBatch {
-  // `group`: query heads per KV head.
-  CudaBatch(const StepArgs& args, int32_t group);
+  // `group`: query heads per KV head. `prompts`: the library's kernel computes attention of the
+  // rows of prompts, on a model and a GPU like this; null: ours does.
+  CudaBatch(const StepArgs& args, int32_t group,
+            const cuda::library::PrefillShape* prompts = nullptr);
 
-  // True if PadTo supports the step: every sequence has one token, with logits or a draw.
+  // True if PadTo supports the step: every sequence has one token, with logits or a draw, and the
+  // library computes none.
   bool paddable() const;
   // Returns sizes that are at least the step's own and at most a quarter larger, with at most
   // `rows_max` rows.

@@ -8,7 +8,10 @@ AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs)
           .narrow = inputs.Add(attention.plan.narrow),
           .items = inputs.Add(attention.plan.items),
           .tables = inputs.Add(attention.tables),
-          .row_tables = inputs.Add(attention.row_tables)};
+          .row_tables = inputs.Add(attention.row_tables),
+          .prompt_plan = inputs.Add(attention.prompts.plan.words),
+          .prompt_tables = inputs.Add(attention.prompts.tables),
+          .prompt_row_tables = inputs.Add(attention.prompts.row_tables)};
 }
 
 }  // namespace penstock

@@ -21,6 +21,11 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 
+// The tokens that a token sees in a layer; 0: all.
+int32_t WindowIn(const ModelConfig& config, int32_t layer) {
+  return config.sliding_window.empty() ? 0 : config.sliding_window[layer];
+}
+
 // AttentionParams::scale_log2 and cap_factor.
 float ScaleLog2(const ModelConfig& config) {
   return kLog2E * (config.attention_cap != 0 ? config.attention_cap : AttentionScale(config));
@@ -178,6 +183,8 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
   const CudaScratch& s = parts_.scratch;
   const CudaAttention& a = *step.attention;
   const AttentionInputs& at = *step.attention_at;
+  if (a.prompts.plan.items > 0) AttendPrompts(layer, step);
+  if (a.sequences.empty()) return;
   const int64_t width = int64_t{config.heads} * config.head_dim;
   const CudaLayer& w = parts_.weights.layers[layer];
   const cuda::AttentionParams params{
@@ -195,12 +202,36 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
       .wide_scratch = s.wide_attention.as<float>(),
       .narrow_scratch = s.narrow_attention.as<float>(),
       .group = config.heads / config.kv_heads,
-      .window = config.sliding_window.empty() ? 0 : config.sliding_window[layer],
+      .window = WindowIn(config, layer),
       .scale_log2 = ScaleLog2(config),
       .cap_factor = CapFactor(config),
       .sinks = w.sinks.as<float>()};
   if (w.latents.has_value()) return Latents(w, a.rows).Attend(params, a.plan.counts());
   cuda::Attention(params, a.plan.counts(), parts_.stream);
+}
+
+// By the library's kernel, each row into its place among the step's rows.
+void CudaLayers::AttendPrompts(int32_t layer, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const PromptRows& prompts = step.attention->prompts;
+  const AttentionInputs& at = *step.attention_at;
+  const int64_t width = int64_t{config.heads} * config.head_dim;
+  cuda::library::PrefillShape shape = parts_.prompts;
+  shape.window = WindowIn(config, layer);
+  shape.table_stride = step.attention->table_stride;
+  cuda::library::LaunchPrefill(
+      {.queries = step.queries,
+       .query_stride = width,
+       .output = parts_.scratch.input.as<Bf16>(),
+       .output_stride = width,
+       .rows = step.attention->rows,
+       .kv = cuda::PlanesOf(step.kv, layer),
+       .tables = step.At<uint32_t>(step.InRows(layer) ? at.prompt_row_tables : at.prompt_tables),
+       .shape = shape,
+       .plan = step.At<int32_t>(at.prompt_plan),
+       .items = prompts.plan.items,
+       .scale = AttentionScale(config)},
+      parts_.stream);
 }
 
 // Into scratch.input.

@@ -23,6 +23,8 @@ class CudaLayers {
     const cuda::Products& products;
     ProductExchange* exchange = nullptr;  // null: this GPU has the whole model
     void* stream = nullptr;
+    // Of attention that the library computes (CudaAttention::prompts), without a window and tables.
+    cuda::library::PrefillShape prompts = {};
   };
   // All parts outlive this object.
   explicit CudaLayers(const Parts& parts) : parts_(parts) {}
@@ -46,6 +48,7 @@ class CudaLayers {
   cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
   cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
   LatentPass Latents(const CudaLayer& layer, int32_t rows) const;
+  void AttendPrompts(int32_t layer, const CudaStep& step) const;
   void AppendLatents(int32_t layer, const StepAngles& at, const CudaStep& step) const;
   void Activate(const cuda::Product& product, int32_t rows) const;
   // The output of a layer's MLP, or of its mixture, for the rows of scratch.input.

@@ -7,6 +7,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/latents/latents.h"
 #include "model/cuda/cuda_model_check.h"
+#include "model/cuda/prompts/fast_check.h"
 #include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
 
@@ -57,6 +58,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
         "head_dim is {}; the CUDA kernels support 64 and 128; use --device=cpu instead",
         weights.config.head_dim);
   }
+  if (options.fast_prompts) RETURN_IF_ERROR(CheckFastPrompts(weights.config, device.info()));
   device.Select();
   ASSIGN_OR_RETURN(runner->weights_,
                    CudaWeights::Upload(weights, options.shard, options.products->order(),
@@ -109,7 +111,28 @@ CudaLayers CudaRunner::layers() {
                      .scratch = scratch_,
                      .products = *options_.products,
                      .exchange = options_.exchange,
-                     .stream = device_.stream()});
+                     .stream = device_.stream(),
+                     .prompts = prompts()});
+}
+
+cuda::library::PrefillShape CudaRunner::prompts() const {
+  return {.heads = config_.heads,
+          .head_dim = config_.head_dim,
+          .processors = device_.info().processors};
+}
+
+absl::Status CudaRunner::CheckPages(const PagedKv& kv) const {
+  const cuda::KvPlanes planes = cuda::PlanesOf(kv, 0);
+  const bool supported =
+      config_.HasLatents() ? cuda::SupportsLatents(planes) : cuda::SupportsKv(planes);
+  if (!supported || 1 << planes.page_log2 != kv.layout.block_tokens) {
+    return InvalidArgument(
+        "kv.layout has blocks of {} tokens; the CUDA kernels support powers of two from 16 to "
+        "1,024",
+        kv.layout.block_tokens);
+  }
+  if (options_.fast_prompts) return CheckFastPages(kv.layout.dtype);
+  return absl::OkStatus();
 }
 
 absl::Status CudaRunner::Step(const StepArgs& args) {
@@ -119,18 +142,12 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .max_tokens = options_.max_step_tokens,
                                    .draws_tokens = draws_tokens(),
                                    .takes_evicted = evictor_ != nullptr}));
-  const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, 0);
-  const bool supported =
-      config_.HasLatents() ? cuda::SupportsLatents(planes) : cuda::SupportsKv(planes);
-  if (!supported || 1 << planes.page_log2 != args.kv.layout.block_tokens) {
-    return InvalidArgument(
-        "kv.layout has blocks of {} tokens; the CUDA kernels support powers of two from 16 to "
-        "1,024",
-        args.kv.layout.block_tokens);
-  }
+  RETURN_IF_ERROR(CheckPages(args.kv));
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
-  CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads));
+  const cuda::library::PrefillShape prompts = this->prompts();
+  CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads,
+                          options_.fast_prompts ? &prompts : nullptr));
   const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
   if (by_graph && !args.on_queries && step.batch.paddable()) return StepAsGraph(args, step);
   absl::Status prepared = Prepare(args, step);

@@ -20,8 +20,8 @@ namespace penstock {
 //
 // This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
 // tensor-parallel group. It may use base/, base/log, kernels/, kernels/cpu, kernels/cuda,
-// model/forward and model/sampler. It compiles without CUDA, and does not know NCCL, requests or
-// scheduling.
+// kernels/library, model/forward and model/sampler. It compiles without CUDA, and does not know
+// NCCL, requests or scheduling.
 class CudaRunner final : public ModelRunner {
  public:
   struct Options {
@@ -34,11 +34,15 @@ class CudaRunner final : public ModelRunner {
     int load_threads = 1;  // that read the weights
     // Memory for evictions of KV is allocated, where the model allows them.
     bool evicts = false;
+    // numerics=fast: the library's kernel computes attention of the rows of prompts
+    // (SequenceStep::prompt), and the last bits of a sequence depend on where its prompt ends.
+    bool fast_prompts = false;
   };
 
   // Uploads `weights` (CudaWeights), which are not needed afterwards. `device` outlives the runner.
-  // Returns FAILED_PRECONDITION that names the part of the model that the kernels or
-  // Options::products do not support, or RESOURCE_EXHAUSTED that names the allocation.
+  // Returns FAILED_PRECONDITION that names the part of the model that the kernels,
+  // Options::products or Options::fast_prompts do not support, or RESOURCE_EXHAUSTED that names the
+  // allocation.
   static absl::StatusOr<std::unique_ptr<CudaRunner>> Create(const Weights& weights,
                                                             cuda::CudaDevice& device,
                                                             const Options& options);
@@ -70,6 +74,8 @@ class CudaRunner final : public ModelRunner {
   void Collect(const StepArgs& args, const CudaBatch& batch);
   absl::Status ReportLayers(const StepArgs& args);
   CudaLayers layers();
+  absl::Status CheckPages(const PagedKv& kv) const;
+  cuda::library::PrefillShape prompts() const;
   bool makes_logits() const { return options_.shard.rank == 0; }
 
   const ModelConfig config_;

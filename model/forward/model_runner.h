@@ -65,6 +65,10 @@ struct SequenceStep {
   // eviction_attention().
   int32_t evicted = 0;
   PageSelection selection = {};  // not with `evicted`. Only for a runner that selects_pages()
+  // True if `tokens` are a prompt's, false if they are an answer's or guesses of one. A GPU with
+  // numerics=fast computes their attention by different kernels, so the caller must not infer it
+  // from the number of tokens.
+  bool prompt = false;
   // Not with `evicted`, `selection`, or any output. Such parts are behind all others of the step.
   // Only for a runner with key_rotations(). Null: all tokens are computed.
   BlendedTokens* blended = nullptr;

@@ -72,7 +72,11 @@ class Trial {
     std::span<const uint32_t> tokens;
     int64_t position;
     int32_t evicted = 0;
+    bool answer = false;  // the tokens are an answer's
   };
+  // The token after a prompt.
+  static Feed Next(std::span<const uint32_t> blocks, int64_t position, int32_t evicted = 0);
+
   // Returns the last logits of the first of `feeds`.
   absl::StatusOr<std::vector<float>> Step(const std::vector<Feed>& feeds) {
     std::vector<SequenceStep> steps;
@@ -81,6 +85,7 @@ class Trial {
                        .position = static_cast<int32_t>(feed.position),
                        .blocks = feed.blocks,
                        .evicted = feed.evicted,
+                       .prompt = !feed.answer,
                        .wants_logits = steps.empty()});
     }
     std::vector<float> logits(static_cast<size_t>(runner_.vocab()));
@@ -297,6 +302,10 @@ namespace {
 using Logits = std::vector<float>;
 const std::vector<uint32_t> kNext = {3};
 
+Trial::Feed Trial::Next(std::span<const uint32_t> blocks, int64_t position, int32_t evicted) {
+  return {blocks, kNext, position, evicted, /*answer=*/true};
+}
+
 // The logits of a prompt and of the token after it, without and with a long history; and of the
 // token where others between them were evicted.
 struct Outcome {
@@ -310,13 +319,13 @@ absl::StatusOr<Outcome> Compute(std::span<const uint32_t> prompt, bool evicts, T
   ASSIGN_OR_RETURN(outcome.prompt, trial.Step({{first, prompt, 0}}));
   if (evicts) {  // first, so that the token's own slot is of the next step
     ASSIGN_OR_RETURN(outcome.behind_evicted,
-                     trial.Step({{first, kNext, kPromptTokens + kEvicted, kEvicted}}));
+                     trial.Step({Trial::Next(first, kPromptTokens + kEvicted, kEvicted)}));
   }
-  ASSIGN_OR_RETURN(outcome.next, trial.Step({{first, kNext, kPromptTokens}}));
+  ASSIGN_OR_RETURN(outcome.next, trial.Step({Trial::Next(first, kPromptTokens)}));
   RETURN_IF_ERROR(trial.MakeHistory(second));
   ASSIGN_OR_RETURN(outcome.late_prompt, trial.Step({{second, prompt, kHistoryTokens}}));
   ASSIGN_OR_RETURN(outcome.late_next,
-                   trial.Step({{second, kNext, kHistoryTokens + kPromptTokens}}));
+                   trial.Step({Trial::Next(second, kHistoryTokens + kPromptTokens)}));
   return outcome;
 }
 
@@ -343,10 +352,10 @@ absl::Status CheckPages(const Outcome& got, const Trial& trial, Trial& reference
   const auto first = reference.table(0), second = reference.table(1);
   reference.Take(first, trial);
   reference.Take(second, trial);
-  ASSIGN_OR_RETURN(const Logits next, reference.Step({{first, kNext, kPromptTokens}}));
+  ASSIGN_OR_RETURN(const Logits next, reference.Step({Trial::Next(first, kPromptTokens)}));
   RETURN_IF_ERROR(CheckNear(got.next, next, kDeviationMax));
   ASSIGN_OR_RETURN(const Logits late,
-                   reference.Step({{second, kNext, kHistoryTokens + kPromptTokens}}));
+                   reference.Step({Trial::Next(second, kHistoryTokens + kPromptTokens)}));
   return CheckNear(got.late_next, late, kDeviationMax);
 }
 
@@ -366,7 +375,7 @@ absl::Status CheckEvictions(Trial& trial, Trial& reference) {
   trial.Evict(first, kept);
   reference.Evict(first, kept);
   const std::vector<Trial::Feed> next = {
-      {kept, kNext, kPromptTokens, static_cast<int32_t>(kPromptTokens - kKept)}};
+      Trial::Next(kept, kPromptTokens, static_cast<int32_t>(kPromptTokens - kKept))};
   ASSIGN_OR_RETURN(const Logits got, trial.Step(next));
   ASSIGN_OR_RETURN(const Logits want, reference.Step(next));
   return CheckNear(got, want, kDeviationMax);
@@ -383,7 +392,7 @@ absl::Status CheckNeighbours(std::span<const uint32_t> prompt, const Outcome& al
 absl::Status CheckMoves(const Outcome& unmoved, Trial& trial) {
   const auto blocks = static_cast<size_t>(trial.layout().BlocksFor(kPromptTokens));
   trial.Move(trial.table(0).first(blocks), trial.table(2).first(blocks));
-  ASSIGN_OR_RETURN(const Logits moved, trial.Step({{trial.table(2), kNext, kPromptTokens}}));
+  ASSIGN_OR_RETURN(const Logits moved, trial.Step({Trial::Next(trial.table(2), kPromptTokens)}));
   if (moved == unmoved.next) return absl::OkStatus();
   return Wrong("pages that were copied to the host and back are not the same");
 }

@@ -172,7 +172,7 @@ absl::Status NoPair(const PlacementInput& input) {
   }
   return Unavailable(
       "no prefill worker and decode worker of the same model and KV format are ready ({} and {} "
-      "are): start both with the same checkpoint, block_tokens and kv_format",
+      "are): start both with the same checkpoint, block_tokens, kv_format and numerics",
       input.prefill.size(), input.decode.size());
 }
 

@@ -52,6 +52,7 @@ struct Rig {
     bool wants_logits = true;
     std::vector<DrawSpec> draws = {};
     int32_t evicted = 0;
+    bool prompt = false;
   };
   std::vector<float> Step(const std::vector<Feed>& feeds) {
     std::vector<SequenceStep> steps;
@@ -62,6 +63,7 @@ struct Rig {
                        .position = feed.position,
                        .blocks = tables[feed.sequence],
                        .evicted = feed.evicted,
+                       .prompt = feed.prompt,
                        .wants_logits = feed.wants_logits,
                        .draws = feed.draws});
       wanted += feed.wants_logits ? 1 : 0;

@@ -86,6 +86,7 @@ struct OneProcess {
   std::string model = ModelFolder();
   std::string weights = "checkpoint";
   std::string kv_format = "bf16";
+  std::string numerics = "exact";
   double memory_share = 0.036;                  // of the GPU
   std::vector<std::string> flags = {};          // of the workers, beside these
   std::vector<std::string> prefill_flags = {};  // of the prefill worker only
@@ -101,10 +102,11 @@ void CheckAsInOneProcess(const OneProcess& one,
                         .weights = one.weights,
                         .step_tokens = one.longest,
                         .device = "cuda:0",
-                        .gpu_memory_utilization = one.memory_share});
-  std::vector<std::string> decode = {"--device=cuda:0",
-                                     fmt::format("--gpu_memory_utilization={}", one.memory_share),
-                                     "--weights=" + one.weights, "--kv_format=" + one.kv_format};
+                        .gpu_memory_utilization = one.memory_share,
+                        .numerics = one.numerics});
+  std::vector<std::string> decode = {
+      "--device=cuda:0", fmt::format("--gpu_memory_utilization={}", one.memory_share),
+      "--weights=" + one.weights, "--kv_format=" + one.kv_format, "--numerics=" + one.numerics};
   decode.insert(decode.end(), one.flags.begin(), one.flags.end());
   std::vector<std::string> prefill = decode;
   prefill.insert(prefill.end(), {"--random_chunks", "--chunk_tokens=128"});
@@ -178,6 +180,75 @@ TEST(GpuWindowTest, LayersWithAWindowHaveRowsOfTheirOwn) {
   };
   CheckAsInOneProcess({.model = model.path(), .flags = {"--dram_memory=16MiB"}, .tokens_max = 20},
                       look);
+}
+
+// Prompts by the library's attention, which the host computes here, and answers by ours.
+class FastNumericsTest : public testing::Test {
+ protected:
+  const ScopedEnvironment hopper_{"PENSTOCK_EMULATED_HOPPER", "1"};
+};
+
+std::vector<std::string> WithNumerics(const std::string& numerics) {
+  std::vector<std::string> flags = kOnGpu;
+  flags.push_back("--numerics=" + numerics);
+  return flags;
+}
+
+TEST_F(FastNumericsTest, AnswersAreThoseOfOneProcess) {
+  const auto look = [](Cluster& cluster) {
+    EXPECT_EQ(cluster.prefill()[0].State()->numerics(), "fast");
+    EXPECT_EQ(cluster.decode()[0].State()->numerics(), "fast");
+    EXPECT_NE(cluster.Logs().find("cuda 9.0 fast 1"), std::string::npos) << cluster.Logs();
+  };
+  CheckAsInOneProcess({.numerics = "fast", .longest = kSeveralSplits}, look);
+}
+
+// Layers with a window have rows of their own, whose tables the library's kernel walks.
+TEST_F(FastNumericsTest, WindowsHaveRowsOfTheirOwn) {
+  const TempFolder model;
+  WriteWindowModel(model.path(), 64, WindowedLayersOf::kAllButThird);
+  CheckAsInOneProcess({.model = model.path(), .numerics = "fast", .tokens_max = 20});
+}
+
+// A decode worker computes the prompt itself, in chunks of its own.
+TEST_F(FastNumericsTest, ADecodeWorkerAloneComputesPromptsAlike) {
+  ModelHost::Options options{.model = ModelFolder(),
+                             .step_tokens = 300,
+                             .device = "cuda:0",
+                             .gpu_memory_utilization = 0.036,
+                             .numerics = "fast"};
+  LocalGenerator local(options);
+  Cluster cluster({.prefill_flags = WithNumerics("fast"),
+                   .decode_flags = WithNumerics("fast"),
+                   .worker_suffix = "-emulated"});
+  Process& prefill = cluster.prefill().front().process;
+  prefill.Signal(SIGKILL);
+  EXPECT_EQ(prefill.Wait(std::chrono::seconds(5)), 128 + SIGKILL);
+  TestRequest request = MakeRequest(300, local.vocab(), 5, /*tokens_max=*/6);
+  request.sampling.temperature = 0;
+  const TestAnswer answer = AskOne(cluster, request);
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(answer.timing.kv_bytes_moved(), 0u);
+  EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 6));
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+}
+
+// Workers of different numerics have one checkpoint and two fingerprints, and move no KV.
+TEST_F(FastNumericsTest, FastAndExactWorkersDoNotShareKv) {
+  Cluster cluster({.prefill_flags = WithNumerics("fast"),
+                   .decode_flags = WithNumerics("exact"),
+                   .worker_suffix = "-emulated"});
+  const auto fast = cluster.prefill()[0].State(), exact = cluster.decode()[0].State();
+  EXPECT_EQ(fast->checkpoint_fingerprint(), exact->checkpoint_fingerprint());
+  EXPECT_EQ(fast->layout_fingerprint(), exact->layout_fingerprint());
+  EXPECT_NE(fast->model_fingerprint(), exact->model_fingerprint());
+  // The decode worker serves alone.
+  const uint32_t vocab = LocalGenerator(ModelFolder()).vocab();
+  const TestAnswer answer = AskOne(cluster, MakeRequest(40, vocab, 5, /*tokens_max=*/4));
+  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+  EXPECT_EQ(answer.timing.prefill_worker(), "");
+  EXPECT_EQ(answer.timing.kv_bytes_moved(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
 // Guesses of a model on the same GPU, which are often right: no token changes.

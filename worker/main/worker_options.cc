@@ -56,6 +56,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
           .gpu_kernels = config.gpu_kernels(),
+          .numerics = config.numerics(),
           .evicts = Evicts(config),
           .use_mtp = UsesMtp(config),
           .splits_kv = true};
@@ -70,7 +71,8 @@ absl::Status CheckDrafters(const v1::WorkerConfig& config) {
       config.draft_model());
 }
 
-// The draft model takes a step of a few tokens of each sequence, or chunks of a prompt.
+// The draft model takes a step of a few tokens of each sequence, or chunks of a prompt. Its
+// numerics are exact: they change guesses, not answers.
 ModelHost::Options DraftOptionsOf(const v1::WorkerConfig& config) {
   return {.model = config.draft_model(),
           .kv_memory = config.draft_kv_memory(),

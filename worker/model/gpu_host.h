@@ -23,6 +23,8 @@ struct GpuOptions {
   int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
   uint64_t page_bytes_max = 0;      // the same in bytes of all pages
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
+  // "exact", or "fast": attention of prompts by the library (CudaRunner::Options::fast_prompts).
+  std::string numerics = "exact";
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
   bool evicts = false;  // as CudaRunner::Options::evicts
@@ -65,8 +67,9 @@ class GpuHost {
 
 // Copies `weights` to the GPU, from the checkpoint's files where they are there.
 // FAILED_PRECONDITION says what is unsupported and the next step: no CUDA in this build, no driver,
-// no such GPU, an architecture or a model without kernels, or results of a small model that differ
-// from the CPU's (model/forward/runner_check.h). RESOURCE_EXHAUSTED names what does not fit.
+// no such GPU, an architecture or a model without kernels, numerics=fast where the library's
+// attention is not there, or results that differ from the CPU's: of the library's attention, or of
+// a small model (model/forward/runner_check.h). RESOURCE_EXHAUSTED names what does not fit.
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                                                      const GpuOptions& options);
 

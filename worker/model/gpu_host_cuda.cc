@@ -12,6 +12,7 @@
 #include "kvstore/cache/kv_split.h"
 #include "kvstore/codec/device_slab_coder.h"
 #include "model/cuda/cuda_model_check.h"
+#include "model/cuda/prompts/fast_check.h"
 #include "model/cuda/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
@@ -29,10 +30,15 @@ std::string ComputeCapability(const cuda::CudaDevice& device) {
   return fmt::format("cuda {}.{}", device.info().compute_major, device.info().compute_minor);
 }
 
+bool IsFast(const GpuOptions& options) { return options.numerics == "fast"; }
+
 // `products` is null where they are this project's.
-std::string ArithmeticOf(const cuda::CudaDevice& device, const cuda::Products* products) {
-  const std::string capability = ComputeCapability(device);
-  return products == nullptr ? capability : fmt::format("{} {}", capability, products->name());
+std::string ArithmeticOf(const cuda::CudaDevice& device, const cuda::Products* products,
+                         const GpuOptions& options) {
+  std::string name = ComputeCapability(device);
+  if (products != nullptr) name += fmt::format(" {}", products->name());
+  if (IsFast(options)) name += fmt::format(" {}", cuda::library::kPrefillName);
+  return name;
 }
 
 // Null: this project's.
@@ -46,14 +52,17 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
   return {.max_step_tokens = options.step_tokens,
           .products = products == nullptr ? &cuda::OwnProducts() : products,
           .load_threads = options.threads,
-          .evicts = options.evicts};
+          .evicts = options.evicts,
+          .fast_prompts = IsFast(options)};
 }
 
 class OneGpu final : public GpuHost {
  public:
   OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<cuda::Products> products,
-         std::unique_ptr<CudaRunner> runner, std::unique_ptr<cuda::CudaPages> pages, int64_t rows)
-      : device_(std::move(device)),
+         std::unique_ptr<CudaRunner> runner, std::unique_ptr<cuda::CudaPages> pages, int64_t rows,
+         const GpuOptions& options)
+      : arithmetic_(ArithmeticOf(*device, products.get(), options)),
+        device_(std::move(device)),
         products_(std::move(products)),
         runner_(std::move(runner)),
         pages_(std::move(pages)),
@@ -80,9 +89,10 @@ class OneGpu final : public GpuHost {
   absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
     return MakeDeviceSlabCoder(*device_, raw_bytes_max);
   }
-  std::string arithmetic() const override { return ArithmeticOf(*device_, products_.get()); }
+  std::string arithmetic() const override { return arithmetic_; }
 
  private:
+  const std::string arithmetic_;
   const std::unique_ptr<cuda::CudaDevice> device_;
   const std::unique_ptr<cuda::Products> products_;  // null: this project's
   const std::unique_ptr<CudaRunner> runner_;
@@ -98,8 +108,9 @@ class ManyGpus final : public GpuHost {
  public:
   ManyGpus(Devices devices, std::unique_ptr<cuda::Products> products,
            std::unique_ptr<NcclRanks> links, std::unique_ptr<cuda::ShardedPages> pages,
-           std::unique_ptr<TensorParallelRunner> runner)
-      : devices_(std::move(devices)),
+           std::unique_ptr<TensorParallelRunner> runner, const GpuOptions& options)
+      : arithmetic_(ArithmeticOf(*devices.front(), products.get(), options)),
+        devices_(std::move(devices)),
         products_(std::move(products)),
         links_(std::move(links)),
         pages_(std::move(pages)),
@@ -124,11 +135,10 @@ class ManyGpus final : public GpuHost {
     return OpenSlabs().status();
   }
   // Without the number of GPUs: workers of different numbers share KV (docs/adr/0025).
-  std::string arithmetic() const override {
-    return ArithmeticOf(*devices_.front(), products_.get());
-  }
+  std::string arithmetic() const override { return arithmetic_; }
 
  private:
+  const std::string arithmetic_;
   const Devices devices_;
   const std::unique_ptr<cuda::Products> products_;  // null: this project's
   const std::unique_ptr<NcclRanks> links_;
@@ -195,7 +205,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
   const cuda::CudaPages::Room room = DivideRoom(options, layout, blocks, runner->max_position());
   ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, room, {}));
   auto host = std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
-                                       std::move(pages), room.rows);
+                                       std::move(pages), room.rows, options);
   host->start = start;
   return host;
 }
@@ -252,7 +262,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
   const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
   ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
   auto host = std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
-                                         std::move(pages), std::move(runner));
+                                         std::move(pages), std::move(runner), options);
   host->start = start;
   return host;
 }
@@ -282,6 +292,24 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
     if (options.kernels == "own") return absl::OkStatus();
     RETURN_IF_ERROR(cuda::MakeLibraryProducts(device->info()).status());
     RETURN_IF_ERROR(Untrusted(cuda::CheckLibraryProducts(*device), device->index()));
+  }
+  return absl::OkStatus();
+}
+
+// If numerics is fast, checks that the library can compute the model's prompts on each GPU, and
+// that it does so as the CPU.
+absl::Status CheckNumerics(const ModelConfig& config, const GpuOptions& options) {
+  if (!IsFast(options)) return absl::OkStatus();
+  RETURN_IF_ERROR(CheckFastPages(options.dtype));
+  for (int rank = 0; rank < options.tensor_parallel; ++rank) {
+    ASSIGN_OR_RETURN(const auto device, cuda::CudaDevice::Open(options.index + rank));
+    RETURN_IF_ERROR(CheckFastPrompts(config, device->info()));
+    device->Select();
+    RETURN_IF_ERROR(
+        Untrusted(cuda::library::CheckPrefill(cuda::library::LaunchPrefill,
+                                              PrefillModelOf(config, options.block_tokens),
+                                              device->info().processors, device->stream()),
+                  device->index()));
   }
   return absl::OkStatus();
 }
@@ -329,6 +357,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
   if (options.tensor_parallel > 1) {
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }
+  RETURN_IF_ERROR(CheckNumerics(weights.config, options));
   RETURN_IF_ERROR(ChooseKernels(weights.config, options));
   const TimePoint begin = SteadyClock().Now();
   RETURN_IF_ERROR(CheckArithmetic(weights, options));

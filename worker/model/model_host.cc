@@ -194,6 +194,12 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "gpu_kernels is {}, and device is {}; set device=cuda:0, or leave gpu_kernels out",
         options.gpu_kernels, options.device);
   }
+  if (!gpu && options.numerics != "exact") {
+    return FailedPrecondition(
+        "numerics is {}, and device is {}; the library's attention needs a GPU: set device=cuda:0, "
+        "or leave numerics out",
+        options.numerics, options.device);
+  }
   if (gpu && options.use_mtp) {
     return FailedPrecondition(
         "speculation is mtp, and device is {}; the layer for multi-token prediction needs "
@@ -271,6 +277,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .memory_utilization = options.gpu_memory_utilization,
                  .step_tokens = options.step_tokens,
                  .kernels = options.gpu_kernels,
+                 .numerics = options.numerics,
                  .block_tokens = options.block_tokens,
                  .dtype = format.dtype,
                  .evicts = options.evicts,
@@ -297,6 +304,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   ASSIGN_OR_RETURN(const Place place, PlaceOf(options));
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
+  host->numerics = options.numerics;
   RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host) : OpenOnCpu(options, place, *host));
   return host;
 }

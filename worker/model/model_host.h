@@ -44,6 +44,7 @@ struct ModelHost {
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several
     std::string gpu_kernels = "auto";  // as GpuOptions::kernels
+    std::string numerics = "exact";    // as GpuOptions::numerics
     bool evicts = false;               // requests may evict KV: a GPU needs memory for it
     bool use_mtp = false;              // load the model's layer for multi-token prediction, too
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
@@ -63,6 +64,7 @@ struct ModelHost {
   std::unique_ptr<GpuHost> gpu;  // null: the CPU
   ModelStart start;
   std::string arithmetic;  // what computes, where that changes bits
+  std::string numerics;    // as Options::numerics
   // Fingerprint of checkpoint and arithmetic: two workers of equal fingerprints compute equal bits,
   // except workers of different numbers of GPUs (docs/adr/0025).
   uint64_t fingerprint = 0;

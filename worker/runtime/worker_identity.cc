@@ -25,6 +25,7 @@ v1::WorkerState DescribeWorker(const ModelHost& host) {
   state.set_kv_format(KvPageFormatName(host.layout.format()));
   state.set_grammar_fingerprint(GrammarFingerprint());
   state.set_weights(host.weights_form);
+  state.set_numerics(host.numerics);
   return state;
 }
 

@@ -130,7 +130,8 @@ absl::Status WorkerRuntime::Serve(std::vector<std::unique_ptr<WorkerRole>> roles
        {"chunk_tokens", options_.chunk_tokens},
        {"max_batch", options_.max_batch},
        {"weights", host_->weights_form},
-       {"arithmetic", host_->arithmetic}});
+       {"arithmetic", host_->arithmetic},
+       {"numerics", host_->numerics}});
   return absl::OkStatus();
 }
 

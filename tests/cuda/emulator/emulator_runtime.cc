@@ -99,6 +99,10 @@ int DeviceCount() {
 // Emulates a broken GPU: every copy to the host has a wrong bit.
 bool IsFaulty() { return std::getenv("PENSTOCK_EMULATED_FAULT") != nullptr; }
 
+// Emulates the compute capability for which the library has kernels, 9.0, instead of 8.0. Of them,
+// prefill attention is emulated (emulated_prefill.cc).
+bool IsHopper() { return std::getenv("PENSTOCK_EMULATED_HOPPER") != nullptr; }
+
 bool IsPinned(const void* p) {
   MutexLock lock(devices().mutex);
   const auto* byte = static_cast<const std::byte*>(p);
@@ -340,7 +344,8 @@ void DestroyGraph(void* graph) {
 const char* TakeError() { return std::exchange(last_error, nullptr); }
 
 bool OpenDevice(int device, DeviceInfo* info) {
-  *info = DeviceInfo{.count = DeviceCount(), .compute_major = 8, .processors = 1};
+  *info = DeviceInfo{.count = DeviceCount(), .compute_major = 8, .processors = 3};
+  if (IsHopper()) info->compute_major = 9;
   if (device >= info->count) return false;
   std::strcpy(info->name, "emulator");
   selected = device;

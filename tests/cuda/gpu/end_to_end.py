@@ -3,12 +3,13 @@
 answer is what one process gives, and TTFT, TPOT and how much of the KV's way compute hides.
 
     PENSTOCK_BIN_DIR=... PENSTOCK_SOURCE_DIR=... tests/cuda/gpu/end_to_end.py [--shape NAME] [--weights FORM]
-        [--json FILE]
+        [--numerics exact|fast] [--json FILE]
 
 Exit 0: all answers are right; 1: not."""
 
 import argparse
 import json
+import os
 import pathlib
 import random
 import subprocess
@@ -24,10 +25,11 @@ from operations import BIN, Server, eventually, samples, scrape  # noqa: E402
 # GPU memory: of the first process, and of both together. An emulated GPU belongs to one process.
 RUNS = {
     "tiny": dict(prompts=[5, 40, 33], tokens=5, load=dict(requests=3, concurrency=2, prompt=24, output=4), memory=(0.1, 0.2),
-                 decode=dict(streams=[1, 2], output=8), prefill=dict(requests=2, prompt=100)),
+                 decode=dict(streams=[1, 2], output=8), prefill=dict(requests=2, prompt=100), long=dict(requests=1, prompt=150)),
     "llama-3-8b": dict(prompts=[1, 16, 100, 513, 1024, 1500, 2048, 8000], tokens=64,
                        load=dict(requests=64, concurrency=16, prompt=1024, output=128), memory=(0.45, 0.9),
-                       decode=dict(streams=[1, 16, 64, 128], output=256), prefill=dict(requests=16, prompt=2000)),
+                       decode=dict(streams=[1, 16, 64, 128], output=256), prefill=dict(requests=16, prompt=2000),
+                       long=dict(requests=4, prompt=7900)),
 }
 RUNS["llama-3-8b-quarter"] = RUNS["llama-3-8b"]  # of its layers
 EMULATED_MEMORY = (0.036, 0.036)
@@ -41,8 +43,8 @@ def prompts(run):
 
 
 class EndToEnd:
-    def __init__(self, shape, weights, suffix, folder):
-        self.run, self.weights, self.suffix, self.folder = RUNS[shape], weights, suffix, pathlib.Path(folder)
+    def __init__(self, shape, weights, numerics, suffix, folder):
+        self.run, self.weights, self.numerics, self.suffix, self.folder = RUNS[shape], weights, numerics, suffix, pathlib.Path(folder)
         self.memory = EMULATED_MEMORY if suffix else self.run["memory"]
         self.model = self.folder / shape
         print(f"writing a checkpoint of random weights: {shape} ...", flush=True)
@@ -55,7 +57,7 @@ class EndToEnd:
         lines = "".join(" ".join(map(str, ids)) + "\n" for ids in prompts(self.run))
         print("asking one process ...", flush=True)
         result = subprocess.run([BIN / f"penstock-aggregated{self.suffix}", self.model, "cuda:0", str(self.memory[0]),
-                                 str(max(self.run["prompts"])), str(self.run["tokens"]), self.weights], input=lines, text=True,
+                                 str(max(self.run["prompts"])), str(self.run["tokens"]), self.weights, self.numerics], input=lines, text=True,
                                 capture_output=True, timeout=PATIENCE_S, check=False)
         if result.returncode != 0:
             raise AssertionError(f"one process alone: {result.stderr}")
@@ -64,8 +66,8 @@ class EndToEnd:
     def serve(self):
         print("starting workers ...", flush=True)
         for role, memory in zip(("prefill", "decode"), self.memory):
-            self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw", f"--weights={self.weights}"],
-                       f"penstock-{role}{self.suffix}")
+            self.start(role, ["--device=cuda:0", f"--gpu_memory_utilization={memory}", "--wire_codec=raw", f"--weights={self.weights}",
+                              f"--numerics={self.numerics}"], f"penstock-{role}{self.suffix}")
         endpoints = [f"--workers={server.listen}" for server in self.servers]
         self.start("router", ["--model_name=random", "--http_listen=127.0.0.1:0", *endpoints])
         self.router = self.servers[-1]
@@ -120,10 +122,13 @@ class EndToEnd:
         return [measured(streams, temperature) for temperature in (0, 1) for streams in self.run["decode"]["streams"]]
 
     def prefill(self):
-        """Prompts with answers of one token, whose KV stays with the prefill worker: alone, and four at a time."""
-        run = self.run["prefill"]
+        """Prompts with answers of one token, whose KV stays with the prefill worker: alone, four at a time, and long ones alone."""
+        run, long = self.run["prefill"], self.run["long"]
         alone, four = (self.bench(concurrency=streams, output=1, **run) for streams in (1, 4))
-        return {"ttft_ms": alone["median_ttft_ms"], "tokens_per_s": run["requests"] * run["prompt"] / four["duration"]}
+        far = self.bench(concurrency=1, output=1, **long)
+        return {"ttft_ms": alone["median_ttft_ms"], "tokens_per_s": run["requests"] * run["prompt"] / four["duration"],
+                "long_tokens": long["prompt"], "long_ttft_ms": far["median_ttft_ms"],
+                "long_tokens_per_s": long["requests"] * long["prompt"] / far["duration"]}
 
     def one_prompt(self, seed):
         """The handoff of the longest prompt's KV when nothing else was going on."""
@@ -174,6 +179,8 @@ def table(found):
         yield (f"{row['streams']} streams, short prompts, temperature {row['temperature']}",
                f"TPOT {row['tpot_ms']:.2f} ms, step {row['step_ms']:.2f} ms, {row['tokens_per_s']:.0f} tokens/s")
     yield "prompts alone: TTFT; four at a time", f"{found['prefill']['ttft_ms']:.1f} ms; {found['prefill']['tokens_per_s']:.0f} tokens/s"
+    far = found["prefill"]
+    yield f"prompts of {far['long_tokens']} tokens alone: TTFT; in all", f"{far['long_ttft_ms']:.1f} ms; {far['long_tokens_per_s']:.0f} tokens/s"
     yield "stages of a request", ", ".join(f"{name} {ms:.2f} ms" for name, ms in found["stages"].items())
 
 
@@ -181,13 +188,16 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--shape", choices=RUNS, default="llama-3-8b")
     parser.add_argument("--weights", choices=("checkpoint", "int8", "int4"), default="checkpoint", help="in which form workers hold them")
+    parser.add_argument("--numerics", choices=("exact", "fast"), default="exact", help="of the workers: fast computes prompts by the library")
     parser.add_argument("--suffix", default="", help="of the workers' programs: -emulated has no GPU")
     parser.add_argument("--json", type=pathlib.Path, help="a file for what was found")
     arguments = parser.parse_args()
+    if arguments.suffix and arguments.numerics == "fast":
+        os.environ["PENSTOCK_EMULATED_HOPPER"] = "1"  # which has the library's attention
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
-        run = EndToEnd(arguments.shape, arguments.weights, arguments.suffix, folder)
+        run = EndToEnd(arguments.shape, arguments.weights, arguments.numerics, arguments.suffix, folder)
         try:
-            found = {"shape": arguments.shape, "weights": arguments.weights, **run.measure()}
+            found = {"shape": arguments.shape, "weights": arguments.weights, "numerics": arguments.numerics, **run.measure()}
         except AssertionError as error:
             logs = "\n".join(f"{server.name}: {server.log.read_text()[-2000:]}" for server in run.servers)
             sys.exit(f"{error}\n{logs}")

@@ -1,7 +1,7 @@
-// penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS: reads prompts, a line
-// of token ids each, and prints for each the ids of an answer of TOKENS, drawn at temperature 1
-// with the line's number, from 0 on, as seed, as one process gives it: what a disaggregated run has
-// to match.
+// penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS NUMERICS: reads prompts,
+// a line of token ids each, and prints for each the ids of an answer of TOKENS, drawn at
+// temperature 1 with the line's number, from 0 on, as seed, as one process gives it: what a
+// disaggregated run has to match.
 
 #include <cstdio>
 #include <iostream>
@@ -11,10 +11,10 @@
 #include "tests/e2e/cluster/local_generator.h"
 
 int main(int argc, char** argv) {
-  if (argc != 7) {
-    std::fprintf(
-        stderr,
-        "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS\n");
+  if (argc != 8) {
+    std::fprintf(stderr,
+                 "usage: penstock-aggregated MODEL DEVICE GPU_SHARE LONGEST_PROMPT TOKENS WEIGHTS "
+                 "NUMERICS\n");
     return 64;
   }
   penstock::LocalGenerator generator({.model = argv[1],
@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
                                       .weights = argv[6],
                                       .step_tokens = std::stoi(argv[4]),
                                       .device = argv[2],
-                                      .gpu_memory_utilization = std::stod(argv[3])});
+                                      .gpu_memory_utilization = std::stod(argv[3]),
+                                      .numerics = argv[7]});
   penstock::SamplingParams params;
   for (std::string line; std::getline(std::cin, line);) {
     std::vector<uint32_t> prompt;

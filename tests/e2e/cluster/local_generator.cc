@@ -67,6 +67,7 @@ void LocalGenerator::Step(size_t prompt, std::span<const uint32_t> tokens, int32
                           .blocks = held.table,
                           .evicted = held.evicted,
                           .selection = selection,
+                          .prompt = static_cast<size_t>(position) < prompt,
                           .wants_logits = true,
                           .hidden = hidden};
   ModelRunner& runner = *host_->runner;

@@ -4,6 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/page_copier.h"
 #include "kvstore/cache/block_pool.h"
@@ -31,10 +34,14 @@ ModelConfig TinyConfig() {
 GpuOptions Options() { return {.memory_utilization = kShare, .dtype = KvDtype::kI8}; }
 
 std::vector<float> Step(ModelRunner& runner, const PagedKv& kv, const std::vector<uint32_t>& tokens,
-                        int32_t position, const std::vector<uint32_t>& blocks) {
+                        int32_t position, const std::vector<uint32_t>& blocks,
+                        bool prompt = false) {
   std::vector<float> logits(runner.vocab());
-  const SequenceStep step{
-      .tokens = tokens, .position = position, .blocks = blocks, .wants_logits = true};
+  const SequenceStep step{.tokens = tokens,
+                          .position = position,
+                          .blocks = blocks,
+                          .prompt = prompt,
+                          .wants_logits = true};
   const absl::Status status = runner.Step(
       {.sequences = {&step, 1}, .kv = kv, .logits = {logits.data(), {1, runner.vocab()}}});
   EXPECT_TRUE(status.ok()) << status.message();
@@ -111,6 +118,73 @@ TEST(GpuHost, SaysThatItHasNoLibraryKernels) {
   EXPECT_NE(Message(status).find("this build has no library kernels"), std::string::npos) << status;
 }
 
+GpuOptions FastOptions() {
+  GpuOptions options = Options();
+  options.numerics = "fast";
+  options.dtype = KvDtype::kBf16;
+  options.memory_utilization = 0.045;  // evictions take memory, too
+  return options;
+}
+
+class FastGpuHost : public testing::Test {
+ protected:
+  static std::string Refusal(const ModelConfig& config, const GpuOptions& options) {
+    const absl::Status status = OpenGpuHost(RandomWeights(config, 3, 0.2f), options).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    EXPECT_NE(Message(status).find("numerics is fast"), std::string::npos) << status;
+    EXPECT_NE(Message(status).find("numerics=exact"), std::string::npos) << status;
+    return Message(status);
+  }
+
+  const ScopedEnvironment hopper_{"PENSTOCK_EMULATED_HOPPER", "1"};
+};
+
+// The start-up check has passed, also with a window and evictions.
+TEST_F(FastGpuHost, HasAnArithmeticOfItsOwn) {
+  ModelConfig config = TinyConfig();
+  for (const std::vector<int32_t>& windows : {std::vector<int32_t>{}, {30, 0}, {30, 30}}) {
+    config.sliding_window = windows;
+    const Weights weights = RandomWeights(config, 3, 0.2f);
+    GpuOptions options = FastOptions();
+    options.evicts = true;
+    for (const auto& [numerics, arithmetic] :
+         {std::pair{"fast", "cuda 9.0 fast 1"}, {"exact", "cuda 9.0"}}) {
+      options.numerics = numerics;
+      const auto gpu = OpenGpuHost(weights, options);
+      ASSERT_TRUE(gpu.ok()) << gpu.status();
+      EXPECT_EQ((*gpu)->arithmetic(), arithmetic);
+      EXPECT_EQ((*gpu)->runner().eviction_attention().has_value(), windows.empty());
+    }
+  }
+}
+
+TEST_F(FastGpuHost, SaysWhatTheLibraryLacks) {
+  ModelConfig config = TinyConfig();
+  config.attention_cap = 30;
+  EXPECT_NE(Refusal(config, FastOptions()).find("a soft cap"), std::string::npos);
+  config = TinyConfig();
+  config.attention_sinks = true;
+  EXPECT_NE(Refusal(config, FastOptions()).find("attention sinks"), std::string::npos);
+  GpuOptions options = FastOptions();
+  options.dtype = KvDtype::kI8;
+  EXPECT_NE(Refusal(TinyConfig(), options).find("kv_format is i8"), std::string::npos);
+}
+
+TEST_F(FastGpuHost, IsNotServedFromIfTheLibraryComputesWrongly) {
+  const ScopedEnvironment fault("PENSTOCK_EMULATED_PREFILL_FAULT", "1");
+  const std::string refusal = Refusal(TinyConfig(), FastOptions());
+  EXPECT_NE(refusal.find("cuda:0 cannot be trusted"), std::string::npos) << refusal;
+  EXPECT_NE(refusal.find("off the CPU's"), std::string::npos) << refusal;
+}
+
+TEST(GpuHost, FastNumericsNeedCapability90) {
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), FastOptions()).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("numerics is fast, and emulator has compute capability 8.0"),
+            std::string::npos)
+      << status;
+}
+
 TEST(GpuHost, AGpuThatComputesOrCopiesWronglyIsNotServedFrom) {
   const ScopedEnvironment fault("PENSTOCK_EMULATED_FAULT", "1");
   const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), Options()).status();
@@ -154,6 +228,32 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
   const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
   EXPECT_LT(Deviation(got, want), 1e-2);
+}
+
+// Each GPU computes its heads of a prompt by the library's kernel.
+TEST_F(SeveralGpus, AreFastTogether) {
+  const ScopedEnvironment hopper("PENSTOCK_EMULATED_HOPPER", "1");
+  std::vector<uint32_t> prompt;  // of two tiles of keys
+  for (uint32_t i = 0; i < 150; ++i) prompt.push_back((i * i * 7 + i) % 101);
+  const std::vector<uint32_t> blocks = {5, 2, 3, 0, 9, 8, 1, 4, 7, 6};
+  const auto logits = [&](GpuOptions options, const char* numerics, size_t chunk) {
+    options.dtype = KvDtype::kBf16;
+    options.numerics = numerics;
+    const auto host = OpenGpuHost(weights_, options);
+    EXPECT_TRUE(host.ok()) << host.status();
+    std::vector<float> last;
+    for (size_t at = 0; at < prompt.size(); at += chunk) {
+      const auto begin = prompt.begin() + static_cast<std::ptrdiff_t>(at);
+      const auto end = begin + static_cast<std::ptrdiff_t>(std::min(chunk, prompt.size() - at));
+      last = Step((*host)->runner(), (*host)->pages(), {begin, end}, static_cast<int32_t>(at),
+                  blocks, /*prompt=*/true);
+    }
+    return last;
+  };
+  const std::vector<float> two = logits(Two(), "fast", prompt.size());
+  EXPECT_EQ(logits(Two(), "fast", 59), two);
+  EXPECT_NE(logits(Two(), "exact", prompt.size()), two);
+  EXPECT_LT(Deviation(two, logits(Options(), "fast", prompt.size())), 1e-2);
 }
 
 TEST_F(SeveralGpus, ThePoolIsWhatFitsOnTheFullest) {

@@ -64,5 +64,17 @@ TEST(ModelHost, LibraryKernelsAreNotTheCpus) {
   EXPECT_NE(Message(status).find("gpu_kernels is library"), std::string::npos) << status.message();
 }
 
+TEST(ModelHost, FastNumericsAreNotTheCpus) {
+  ModelHost::Options options{.model = ModelFolder(), .kv_memory = "1MiB", .threads = 1};
+  const auto exact = ModelHost::Open(options);
+  ASSERT_TRUE(exact.ok()) << exact.status();
+  EXPECT_EQ((*exact)->numerics, "exact");
+  options.numerics = "fast";
+  const absl::Status status = ModelHost::Open(options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("numerics is fast, and device is cpu"), std::string::npos)
+      << status.message();
+}
+
 }  // namespace
 }  // namespace penstock
