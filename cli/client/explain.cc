@@ -23,6 +23,9 @@ void PrintTable(const v1::Final& final) {
       "TTFT {:.1f} ms, predicted {:.1f} ms; columns in ms, see `penstock explain --help`\n{}\n",
       MsOf(explanation.real_first_token()), MsOf(explanation.predicted_first_token()),
       ReasonOf(explanation));
+  if (explanation.numerics() == "fast") {
+    fmt::print("Prompts and answers are rounded by different kernels there (numerics=fast).\n");
+  }
   if (usage.evicted_tokens() > 0) {
     fmt::print("{} prompt tokens kept, {} evicted.\n",
                usage.prompt_tokens() - usage.evicted_tokens(), usage.evicted_tokens());

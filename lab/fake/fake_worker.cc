@@ -162,6 +162,7 @@ class FakeWorker::Impl final : public v1::WorkerStatus::Service,
     state_.set_layout_fingerprint(options.layout_fingerprint);
     state_.set_block_tokens(options.block_tokens);
     state_.set_max_model_len(options.max_model_len);
+    state_.set_numerics("exact");
     state_.set_kv_blocks_total(100'000);
     int port = 0;
     grpc::ServerBuilder builder;

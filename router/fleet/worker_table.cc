@@ -264,6 +264,15 @@ std::vector<const WorkerTable::Worker*> WorkerTable::EligibleOf(v1::WorkerState:
 
 bool WorkerTable::ready() const { return block_tokens() > 0; }
 
+std::set<std::string> WorkerTable::numerics() const {
+  MutexLock lock(mutex_);
+  std::set<std::string> names;
+  for (const Worker* decode : EligibleOf(v1::WorkerState::DECODE)) {
+    if (!decode->state.numerics().empty()) names.insert(decode->state.numerics());
+  }
+  return names;
+}
+
 uint32_t WorkerTable::max_model_len() const {
   MutexLock lock(mutex_);
   uint32_t longest = 0;

@@ -143,6 +143,8 @@ class WorkerTable : public std::enable_shared_from_this<WorkerTable> {
   bool ready() const;
   // The longest context of those, in tokens; 0 when none is ready.
   uint32_t max_model_len() const;
+  // The numerics of ready decode workers (WorkerState.numerics), each once, in order of names.
+  std::set<std::string> numerics() const;
   uint32_t block_tokens() const;  // tokens of a block of those; 0 when none is ready
   // Lossy codecs and methods of eviction and selection that both workers of some ready pair
   // support; nullopt when no pair is ready.

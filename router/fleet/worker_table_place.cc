@@ -166,6 +166,9 @@ v1::Explanation WorkerTable::ExplanationOf(const Gathered& gathered,
       scored.set_source_worker(workers_.at(gathered.sources[fetch->source]).state.worker_id());
     }
   }
+  if (placement.scored.empty()) return explanation;
+  const std::string& chosen = gathered.decode[placement.scored.front().workers.decode];
+  explanation.set_numerics(workers_.at(chosen).state.numerics());
   return explanation;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 
 #include "router/admission/entry_ticket.h"
 #include "router/admission/open_requests.h"
@@ -76,6 +78,9 @@ class InferenceCore {
   absl::StatusOr<v1::DetokenizeResponse> Detokenize(const v1::DetokenizeRequest& request,
                                                     const EntryTicket& ticket);
   v1::ListModelsResponse ListModels();
+
+  // WorkerTable::numerics.
+  std::set<std::string> Numerics() const { return args_.fleet.table().numerics(); }
 
   const ServedModel& model() const { return args_.model; }
   const Clock& clock() const { return args_.clock; }

@@ -290,7 +290,9 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest& request) {
 }
 
 absl::StatusOr<HttpResponse> OpenAiHandler::Version(const HttpRequest&) {
-  return JsonResponse({{"version", args_.version}});
+  Json body = {{"version", args_.version}};
+  if (const auto numerics = args_.core.Numerics(); !numerics.empty()) body["numerics"] = numerics;
+  return JsonResponse(std::move(body));
 }
 
 }  // namespace penstock

@@ -636,7 +636,9 @@ TEST_F(HttpApi, ListsModelsTokenizesAndTellsItsHealth) {
   EXPECT_GT(json::parse(Post("/tokenize", ChatRequest(1)).body)["count"], 5);
   EXPECT_EQ(Ask(endpoint(), "/health").status, 200);
   EXPECT_EQ(Ask(endpoint(), "/ready").status, 200);
-  EXPECT_TRUE(json::parse(Ask(endpoint(), "/version").body).contains("version"));
+  const json version = json::parse(Ask(endpoint(), "/version").body);
+  EXPECT_TRUE(version.contains("version"));
+  EXPECT_EQ(version["numerics"], json{"exact"});
   cluster_.decode[0]->SetPhase(v1::WorkerState::DRAINING);
   EXPECT_TRUE(WaitUntil([&] { return Ask(endpoint(), "/ready").status == 503; }));
   EXPECT_THAT(Ask(endpoint(), "/ready").body,

@@ -385,6 +385,7 @@ TEST(RouterPrefixes, APromptGoesToTheWorkerThatSaysItHasIt) {
   EXPECT_EQ(explanation.candidates(1).source_worker(), "prefill-2");
   EXPECT_GT(explanation.candidates(1).fetch_ms(), 0);
   EXPECT_GT(explanation.real_first_token().nanos(), 0);
+  EXPECT_EQ(explanation.numerics(), "exact");
 
   // A stream that ends is read anew, and the snapshot says the same.
   cluster.prefill[2]->DropBlockStreams();
