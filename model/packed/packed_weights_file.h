@@ -10,7 +10,7 @@
 #include "base/mapped_file.h"
 #include "base/owned_fd.h"
 #include "base/status.h"
-#include "packed_weights.pb.h"
+#include "proto/packed_weights.pb.h"
 
 namespace penstock {
 
