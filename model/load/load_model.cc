@@ -45,73 +45,79 @@ absl::Status AddKeyMeans(const std::string& directory, LoadedModel& model) {
   return absl::OkStatus();
 }
 
+// A model whose files are open.
+struct OpenModel {
+  const std::string& path;  // as it was given
+  const Checkpoint& checkpoint;
+  const ModelConfig& config;
+};
+
 // Gives a model's weights, from a filler.
 using Fill = std::function<absl::StatusOr<Weights>(Filler&)>;
 
 // Packs the weights of a checkpoint, whose pages are released tensor by tensor.
-absl::StatusOr<LoadedModel> PackModel(const Checkpoint& checkpoint, const ModelConfig& config,
-                                      WeightPolicy policy, const Fill& fill) {
+absl::StatusOr<LoadedModel> PackModel(const OpenModel& open, const LoadOptions& options,
+                                      const Fill& fill) {
   std::span<const std::byte> current;  // the tensor that is being packed
   uint64_t hash = 0;
   // Hashing reads the pages from disk, so the packing that follows finds them in memory.
-  const CheckpointSource source(checkpoint, [&](const NamedBytes& tensor, bool first) {
+  const CheckpointSource source(open.checkpoint, [&](const NamedBytes& tensor, bool first) {
     ReleasePages(current);
     current = tensor.bytes;
     if (first) hash += HashOf(tensor);
   });
-  const std::unique_ptr<Filler> filler = MakeCheckpointFiller(config, source, FormsOf(policy));
+  const std::unique_ptr<Filler> filler =
+      MakeCheckpointFiller(open.config, source, FormsOf(options.policy), options.threads);
   absl::StatusOr<Weights> weights = fill(*filler);
-  RETURN_IF_ERROR(weights.status());
-  RETURN_IF_ERROR(source.CheckAllUsed(config));
-  const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(checkpoint, hash));
+  if (!weights.ok()) return Annotate(weights.status(), open.path);
+  RETURN_IF_ERROR(source.CheckAllUsed(open.config));
+  const uint64_t fingerprint = FingerprintOf(*weights, ModelFingerprint(open.checkpoint, hash));
   return LoadedModel{*std::move(weights), fingerprint};
 }
 
-absl::Status WritePacked(const std::string& path, const Checkpoint& checkpoint,
-                         const ModelConfig& config, WeightPolicy policy) {
+absl::Status WritePacked(const std::string& path, const OpenModel& open,
+                         const LoadOptions& options) {
   ASSIGN_OR_RETURN(const auto writer, PackedWeightsWriter::Create(path));
   v1::PackedWeights contents;
   const auto fill = [&](Filler& filler) {
     PackingFiller packing(filler, *writer, contents);
-    return BuildWeights(config, packing);
+    return BuildWeights(open.config, packing);
   };
-  ASSIGN_OR_RETURN(const LoadedModel model, PackModel(checkpoint, config, policy, fill));
+  ASSIGN_OR_RETURN(const LoadedModel model, PackModel(open, options, fill));
   contents.set_fingerprint(model.fingerprint);
   return writer->Finish(contents);
 }
 
 // The model over the file of packed weights, which is written if there is none.
-absl::StatusOr<LoadedModel> SharePacked(const Checkpoint& checkpoint, const ModelConfig& config,
-                                        const LoadOptions& options) {
+absl::StatusOr<LoadedModel> SharePacked(const OpenModel& open, const LoadOptions& options) {
   ASSIGN_OR_RETURN(const auto lock, PackedDirectoryLock::Take(options.packed_directory));
-  ASSIGN_OR_RETURN(const std::string name, PackedNameOf(checkpoint, config, options.policy));
+  ASSIGN_OR_RETURN(const std::string name,
+                   PackedNameOf(open.checkpoint, open.config, options.policy));
   const std::string path = options.packed_directory + "/" + name;
   auto file = PackedWeightsFile::Open(path);
   if (absl::IsNotFound(file.status())) {
-    RETURN_IF_ERROR(WritePacked(path, checkpoint, config, options.policy));
+    RETURN_IF_ERROR(WritePacked(path, open, options));
     file = PackedWeightsFile::Open(path);
   }
   RETURN_IF_ERROR(file.status());
   PackedFiller filler(**file);
-  ASSIGN_OR_RETURN(Weights weights, BuildWeights(config, filler));
+  ASSIGN_OR_RETURN(Weights weights, BuildWeights(open.config, filler));
   const uint64_t fingerprint = (*file)->contents().fingerprint();
   weights.shared_memory = *std::move(file);
   return LoadedModel{std::move(weights), fingerprint};
 }
 
-absl::StatusOr<LoadedModel> PackOrShare(const Checkpoint& checkpoint, const ModelConfig& config,
-                                        const LoadOptions& options) {
+absl::StatusOr<LoadedModel> PackOrShare(const OpenModel& open, const LoadOptions& options) {
   if (!options.packed_directory.empty() && options.expert_cache) {
     return InvalidArgument(
         "packed_weights_dir is {}, and expert_memory {}; experts on a disk are not shared: leave "
-        "one "
-        "of them out",
+        "one of them out",
         options.packed_directory, FormatBytes(options.expert_cache->bytes));
   }
-  if (!options.packed_directory.empty()) return SharePacked(checkpoint, config, options);
-  ASSIGN_OR_RETURN(auto experts, OpenExperts(checkpoint.directory(), config, options.expert_cache));
-  return PackModel(checkpoint, config, options.policy, [&](Filler& filler) {
-    return BuildWeights(config, filler, std::move(experts));
+  if (!options.packed_directory.empty()) return SharePacked(open, options);
+  ASSIGN_OR_RETURN(auto experts, OpenExperts(open.path, open.config, options.expert_cache));
+  return PackModel(open, options, [&](Filler& filler) {
+    return BuildWeights(open.config, filler, std::move(experts));
   });
 }
 
@@ -122,9 +128,10 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
   ModelConfig config = checkpoint.config();
   config.use_mtp = options.use_mtp;
   if (options.use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
-  absl::StatusOr<LoadedModel> model = PackOrShare(checkpoint, config, options);
-  if (!model.ok()) return Annotate(model.status(), directory);
-  if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, *model));
+  ASSIGN_OR_RETURN(
+      LoadedModel model,
+      PackOrShare({.path = directory, .checkpoint = checkpoint, .config = config}, options));
+  if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, model));
   return model;
 }
 

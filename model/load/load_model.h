@@ -41,6 +41,7 @@ struct LoadOptions {
   // name the directory or the file; INVALID_ARGUMENT with expert_cache. Empty: in memory of its
   // own.
   std::string packed_directory = {};
+  int threads = 1;  // that pack a matrix
 };
 
 // Opens the checkpoint in `directory`, packs its weights and unmaps it. The pages of the files are

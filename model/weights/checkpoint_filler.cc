@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/check.h"
+#include "model/weights/formats/row_ranges.h"
 #include "model/weights/formats/weight_kinds.h"
 #include "model/weights/weight_filler.h"
 
@@ -47,17 +49,21 @@ absl::StatusOr<QuantisedFormat> CommonFormat(std::span<const ReadPart> parts) {
   return format;
 }
 
-void SetRows(ReadPart& from, int64_t first_row, QuantisedMatrix& matrix) {
+void SetRows(ReadPart& from, int64_t first_row, int threads, QuantisedMatrix& matrix) {
   QuantisedTensor& tensor = from.tensor;
   if (tensor.format.two_level() && !matrix.format().two_level()) tensor.MultiplyFactors();
   if (tensor.format.bits < matrix.format().bits) tensor.Widen(matrix.format().bits);
   const std::vector<uint8_t> symmetric(static_cast<size_t>(tensor.groups()),
                                        static_cast<uint8_t>(tensor.format.zero()));
-  for (int64_t r = 0; r < from.part->rows; ++r) {
-    QuantisedRow row = tensor.Row(r);
-    if (matrix.format().zeros && row.zeros.empty()) row.zeros = symmetric;
-    matrix.SetRow(from.part->at(r) - first_row, row);
-  }
+  const auto set = [&](int64_t first, int64_t last) {
+    for (int64_t r = first; r < last; ++r) {
+      QuantisedRow row = tensor.Row(r);
+      if (matrix.format().zeros && row.zeros.empty()) row.zeros = symmetric;
+      matrix.SetRow(from.part->at(r) - first_row, row);
+    }
+    return absl::OkStatus();
+  };
+  PENSTOCK_CHECK(ForRowRanges(threads, from.part->rows, set).ok());
 }
 
 // Parts that are one matrix, whose first output is output `first` of the plan.
@@ -68,10 +74,10 @@ struct Section {
   QuantisedFormat format;
 };
 
-QuantisedMatrix MakeMatrix(const MatrixPlan& plan, const Section& section) {
+QuantisedMatrix MakeMatrix(const MatrixPlan& plan, const Section& section, int threads) {
   QuantisedMatrix matrix(section.outputs, plan.inputs, section.format,
                          section.parts[0].tensor.order);
-  for (ReadPart& part : section.parts) SetRows(part, section.first, matrix);
+  for (ReadPart& part : section.parts) SetRows(part, section.first, threads, matrix);
   return matrix;
 }
 
@@ -126,8 +132,12 @@ enum class Placement { kMemory, kFiles };
 class CheckpointFiller final : public Filler {
  public:
   CheckpointFiller(const ModelConfig& config, const TensorSource& source, const MatrixForms& forms,
-                   Placement placement)
-      : source_(source), quantisation_(config.quantisation), forms_(forms), placement_(placement) {}
+                   Placement placement, int threads)
+      : source_(source),
+        quantisation_(config.quantisation),
+        forms_(forms),
+        placement_(placement),
+        threads_(threads) {}
 
   absl::StatusOr<WeightMatrix> Matrix(const MatrixPlan& plan) override {
     const auto quantised = std::ranges::count_if(
@@ -170,7 +180,7 @@ class CheckpointFiller final : public Filler {
     };
     const bool rounded = plan.lm_head ? forms_.lm_head.has_value() : forms_.layers.has_value();
     return placement_ == Placement::kFiles && !rounded ? StoreMatrix(plan, open)
-                                                       : FillMatrix(plan, forms_, open);
+                                                       : FillMatrix(plan, forms_, open, threads_);
   }
 
   absl::StatusOr<ReadRow> Rows(const MatrixPart& part, int64_t inputs) {
@@ -200,13 +210,16 @@ class CheckpointFiller final : public Filler {
     }
     std::vector<ReadPart> parts;
     for (const MatrixPart& part : plan.parts) {
-      ASSIGN_OR_RETURN(QuantisedTensor tensor, ReadQuantised(quantisation_, source_, part.module,
-                                                             part.rows, plan.stored_inputs));
+      ASSIGN_OR_RETURN(QuantisedTensor tensor,
+                       ReadQuantised(quantisation_, source_, part.module, part.rows,
+                                     plan.stored_inputs, threads_));
       parts.push_back({.part = &part, .tensor = std::move(tensor)});
     }
     ASSIGN_OR_RETURN(const std::vector<Section> sections, SectionsOf(plan, parts));
     WeightMatrix::Sections matrices;
-    for (const Section& section : sections) matrices.push_back(MakeMatrix(plan, section));
+    for (const Section& section : sections) {
+      matrices.push_back(MakeMatrix(plan, section, threads_));
+    }
     return WeightMatrix(std::move(matrices));
   }
 
@@ -214,24 +227,25 @@ class CheckpointFiller final : public Filler {
   const QuantisationConfig& quantisation_;
   const MatrixForms forms_;
   const Placement placement_;
+  const int threads_;
 };
 
 }  // namespace
 
 std::unique_ptr<Filler> MakeCheckpointFiller(const ModelConfig& config, const TensorSource& source,
-                                             const MatrixForms& forms) {
-  return std::make_unique<CheckpointFiller>(config, source, forms, Placement::kMemory);
+                                             const MatrixForms& forms, int threads) {
+  return std::make_unique<CheckpointFiller>(config, source, forms, Placement::kMemory, threads);
 }
 
 absl::StatusOr<Weights> LoadWeights(const ModelConfig& config, const TensorSource& source,
                                     const MatrixForms& forms) {
-  CheckpointFiller filler(config, source, forms, Placement::kMemory);
+  CheckpointFiller filler(config, source, forms, Placement::kMemory, /*threads=*/1);
   return BuildWeights(config, filler);
 }
 
 absl::StatusOr<Weights> StoreWeights(const ModelConfig& config, const TensorSource& source,
                                      const MatrixForms& forms) {
-  CheckpointFiller filler(config, source, forms, Placement::kFiles);
+  CheckpointFiller filler(config, source, forms, Placement::kFiles, /*threads=*/1);
   return BuildWeights(config, filler);
 }
 

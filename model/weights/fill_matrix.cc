@@ -2,44 +2,53 @@
 #include <utility>
 #include <vector>
 
+#include "model/weights/formats/row_ranges.h"
 #include "model/weights/rounded_rows.h"
 #include "model/weights/weight_filler.h"
 
 namespace penstock {
 namespace {
 
-absl::StatusOr<WeightMatrix> FillPacked(const MatrixPlan& plan, const OpenPart& open) {
+absl::StatusOr<WeightMatrix> FillPacked(const MatrixPlan& plan, const OpenPart& open, int threads) {
   PackedMatrix matrix(plan.outputs, plan.inputs);
-  std::vector<Bf16> row(static_cast<size_t>(plan.inputs));
   for (const MatrixPart& part : plan.parts) {
     ASSIGN_OR_RETURN(const ReadRow read, open(part));
-    for (int64_t r = 0; r < part.rows; ++r) {
-      read(r, 0, plan.stored_inputs, row.data());
-      matrix.SetRow(part.at(r), row.data());
-    }
+    const auto pack = [&](int64_t first, int64_t last) {
+      std::vector<Bf16> row(static_cast<size_t>(plan.inputs));
+      for (int64_t r = first; r < last; ++r) {
+        read(r, 0, plan.stored_inputs, row.data());
+        matrix.SetRow(part.at(r), row.data());
+      }
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(ForRowRanges(threads, part.rows, pack));
   }
   return WeightMatrix(std::move(matrix));
 }
 
 absl::StatusOr<WeightMatrix> FillRounded(const MatrixPlan& plan, const QuantisedFormat& format,
-                                         const OpenPart& open) {
+                                         const OpenPart& open, int threads) {
   QuantisedMatrix matrix(plan.outputs, plan.inputs, format);
-  RowRounder rounder(format);
-  std::vector<Bf16> row(static_cast<size_t>(plan.inputs));
-  std::vector<float> values(row.size());
   for (const MatrixPart& part : plan.parts) {
     ASSIGN_OR_RETURN(const ReadRow read, open(part));
-    for (int64_t r = 0; r < part.rows; ++r) {
-      read(r, 0, plan.stored_inputs, row.data());
-      for (size_t i = 0; i < row.size(); ++i) values[i] = ToFloat(row[i]);
-      if (!rounder.Round(values)) {
-        return InvalidArgument(
-            "tensor {}.weight: row {} has a value that is not finite or too large for {}; use "
-            "weights=checkpoint",
-            part.module, r, format.Name());
+    const auto round = [&](int64_t first, int64_t last) -> absl::Status {
+      RowRounder rounder(format);
+      std::vector<Bf16> row(static_cast<size_t>(plan.inputs));
+      std::vector<float> values(row.size());
+      for (int64_t r = first; r < last; ++r) {
+        read(r, 0, plan.stored_inputs, row.data());
+        for (size_t i = 0; i < row.size(); ++i) values[i] = ToFloat(row[i]);
+        if (!rounder.Round(values)) {
+          return InvalidArgument(
+              "tensor {}.weight: row {} has a value that is not finite or too large for {}; use "
+              "weights=checkpoint",
+              part.module, r, format.Name());
+        }
+        matrix.SetRow(part.at(r), rounder.row());
       }
-      matrix.SetRow(part.at(r), rounder.row());
-    }
+      return absl::OkStatus();
+    };
+    RETURN_IF_ERROR(ForRowRanges(threads, part.rows, round));
   }
   return WeightMatrix(std::move(matrix));
 }
@@ -84,10 +93,10 @@ absl::StatusOr<WeightMatrix> StoreMatrix(const MatrixPlan& plan, const OpenPart&
 }
 
 absl::StatusOr<WeightMatrix> FillMatrix(const MatrixPlan& plan, const MatrixForms& forms,
-                                        const OpenPart& open) {
+                                        const OpenPart& open, int threads) {
   const auto& form = plan.lm_head ? forms.lm_head : forms.layers;
-  if (form.has_value() && !plan.never_rounded) return FillRounded(plan, *form, open);
-  return FillPacked(plan, open);
+  if (form.has_value() && !plan.never_rounded) return FillRounded(plan, *form, open, threads);
+  return FillPacked(plan, open, threads);
 }
 
 }  // namespace penstock

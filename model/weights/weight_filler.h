@@ -56,19 +56,20 @@ absl::Status FillLatents(const ModelConfig& config, const std::string& prefix, F
 absl::StatusOr<Weights> BuildWeights(const ModelConfig& config, Filler& filler,
                                      std::unique_ptr<ExpertCache> experts = nullptr);
 
-// The filler of LoadWeights, from `source`, which outlives it, as does `config`.
+// The filler of LoadWeights, from `source`, which outlives it, as does `config`. It packs a matrix
+// on `threads` threads; others than the caller's do not use the source.
 std::unique_ptr<Filler> MakeCheckpointFiller(const ModelConfig& config, const TensorSource& source,
-                                             const MatrixForms& forms);
+                                             const MatrixForms& forms, int threads);
 
 // Reads inputs [first, first + count) of row `row` of a part's tensor.
 using ReadRow = std::function<void(int64_t row, int64_t first, int64_t count, Bf16* target)>;
 using OpenPart = std::function<absl::StatusOr<ReadRow>(const MatrixPart&)>;
 
 // Makes a bf16 matrix, or one rounded to plan.lm_head ? forms.lm_head : forms.layers. Opens part
-// after part, and reads all of its rows, in order and whole, before it opens the next.
+// after part, and reads all of its rows whole, on `threads` threads, before it opens the next.
 // INVALID_ARGUMENT names the tensor of a row that cannot be rounded.
 absl::StatusOr<WeightMatrix> FillMatrix(const MatrixPlan& plan, const MatrixForms& forms,
-                                        const OpenPart& open);
+                                        const OpenPart& open, int threads = 1);
 
 // Makes a bf16 matrix that is not in memory. It reads rows of all parts in any order, on any
 // thread.

@@ -239,7 +239,8 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
                                              .use_mtp = options.use_mtp,
                                              .expert_cache = place.expert_cache,
                                              .key_means = place.format.centred,
-                                             .packed_directory = options.packed_directory}));
+                                             .packed_directory = options.packed_directory,
+                                             .threads = ThreadCount(options.threads)}));
   host.start = {.load_s = ElapsedSeconds(begin), .weight_bytes = model.weights.bytes()};
   host.weights = std::move(model.weights);
   host.weights_form = host.weights.FormName();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,8 @@
 
 namespace penstock {
 namespace {
+
+constexpr size_t kGroupMax = 256;  // inputs
 
 template <class T>
 T LoadAt(const std::byte* array, int64_t index) {
@@ -77,14 +80,18 @@ class CodeUnit {
     return low | (WordAt(unit, words_ - 1) >> HighShift(at) & Mask(high_bits_)) << low_bits_;
   }
 
-  // Stores the codes of inputs [0, count) of a group, a multiple of a unit: code(i) of each.
-  void Store(std::byte* codes, int64_t count, const auto& code) const {
+  // Stores the codes of inputs [0, count) of a group, a multiple of a unit, four at a time.
+  void Store(const uint8_t* values, int64_t count, std::byte* codes) const {
+    const uint32_t low_mask = low_bits_ == 8 ? 0xffffffffu : 0x0f0f0f0fu;
+    const uint32_t high_mask = Mask(high_bits_) * 0x01010101u;
     for (int64_t first = 0; first < count; first += inputs_, codes += words_ * kWordStride) {
       uint32_t words[kWordsMax] = {};
-      for (int at = 0; at < inputs_; ++at) {
-        const uint32_t value = code(first + at);
-        words[LowWord(at)] |= (value & Mask(low_bits_)) << LowShift(at);
-        if (high_bits_ > 0) words[words_ - 1] |= value >> low_bits_ << HighShift(at);
+      for (int at = 0; at < inputs_; at += 4) {
+        uint32_t four =
+            LoadAt<uint32_t>(reinterpret_cast<const std::byte*>(values + first + at), 0);
+        if (e4m3_) four = (four & 0xff0000ffu) | (four >> 8 & 0xff00u) | (four << 8 & 0xff0000u);
+        words[LowWord(at)] |= (four & low_mask) << at % 8 / 4 * 4;
+        if (high_bits_ > 0) words[words_ - 1] |= (four >> 4 & high_mask) << at / 4 * high_bits_;
       }
       for (int w = 0; w < words_; ++w) StoreAt(codes + w * kWordStride, 0, words[w]);
     }
@@ -212,8 +219,11 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
   SetFactors(output, row);
   const int64_t column = output % kPanel, count = static_cast<int64_t>(row.codes.size());
   const CodeUnit unit(format_);
-  for (int64_t g = 0; g < groups(); ++g) {
-    const GroupPlace place{format_, Run(output, g / format_.run()), g % format_.run(), column};
+  const int64_t in_run = format_.run();
+  std::byte* head = nullptr;
+  for (int64_t g = 0; g < std::ssize(row.scales); ++g) {
+    if (g % in_run == 0) head = Run(output, g / in_run);
+    const GroupPlace place{format_, head, g % in_run, column};
     StoreScale(format_.scale, place.scales(), column, row.scales[g]);
     const int zero = format_.zeros ? row.zeros[g] : format_.zero();
     if (format_.zeros) place.head[format_.zeros_at() + column] = std::byte(zero);
@@ -222,10 +232,15 @@ void QuantisedMatrix::SetRow(int64_t output, const QuantisedRow& row) {
     }
     // The activations of missing codes are 0, so those of a table stand for anything.
     const int missing = format_.table() != nullptr ? 0 : zero;
-    unit.Store(place.codes(), format_.group, [&](int64_t i) {
-      const int64_t at = g * format_.group + i;
-      return static_cast<uint32_t>(at < count ? row.codes[at] : missing);
-    });
+    const int64_t first = g * format_.group;
+    if (first + format_.group <= count) {
+      unit.Store(row.codes.data() + first, format_.group, place.codes());
+      continue;
+    }
+    std::array<uint8_t, kGroupMax> last;
+    last.fill(static_cast<uint8_t>(missing));
+    std::copy(row.codes.begin() + std::min(first, count), row.codes.end(), last.begin());
+    unit.Store(last.data(), format_.group, place.codes());
   }
 }
 

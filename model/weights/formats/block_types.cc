@@ -41,15 +41,24 @@ void UnpackQ80(const std::byte* block, UnpackedBlock& target) {
   }
 }
 
+// The low halves of `count` bytes, and then the high halves.
+void UnpackHalves(const std::byte* bytes, int count, uint8_t* codes) {
+  for (int i = 0; i < count; ++i) {
+    const auto both = static_cast<uint8_t>(bytes[i]);
+    codes[i] = both & 15;
+    codes[count + i] = both >> 4;
+  }
+}
+
 void UnpackQ40(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = HalfOf(block);
-  for (int i = 0; i < 32; ++i) target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 2, i));
+  UnpackHalves(block + 2, 16, target.codes);
 }
 
 void UnpackQ41(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = HalfOf(block);
   target.offsets[0] = HalfOf(block + 2);
-  for (int i = 0; i < 32; ++i) target.codes[i] = static_cast<uint8_t>(NibbleOf(block + 4, i));
+  UnpackHalves(block + 4, 16, target.codes);
 }
 
 void UnpackQ50(const std::byte* block, UnpackedBlock& target) {
@@ -86,24 +95,31 @@ void UnpackScales(const std::byte* block, UnpackedBlock& target) {
 }
 
 // Sub-blocks 2j and 2j + 1 are the low and the high halves of 32 bytes.
-int PairedNibble(const std::byte* bytes, int sub_block, int element) {
-  return ByteOf(bytes, sub_block / 2 * kSubBlock + element) >> sub_block % 2 * 4 & 15;
+void UnpackSubBlocks(const std::byte* bytes, uint8_t* codes) {
+  for (int j = 0; j < kSubBlocks / 2; ++j) {
+    UnpackHalves(bytes + j * kSubBlock, kSubBlock, codes + j * 2 * kSubBlock);
+  }
+}
+
+// Adds bits [first, first + count) of each of `size` bytes to codes, above their low four.
+void AddHighBits(const std::byte* bytes, int first, int count, int size, uint8_t* codes) {
+  const int mask = (1 << count) - 1;
+  for (int i = 0; i < size; ++i) {
+    const int high = static_cast<uint8_t>(bytes[i]) >> first & mask;
+    codes[i] = static_cast<uint8_t>(codes[i] | high << 4);
+  }
 }
 
 void UnpackQ4K(const std::byte* block, UnpackedBlock& target) {
   UnpackScales(block, target);
-  for (int i = 0; i < 256; ++i) {
-    target.codes[i] = static_cast<uint8_t>(PairedNibble(block + 16, i / kSubBlock, i % kSubBlock));
-  }
+  UnpackSubBlocks(block + 16, target.codes);
 }
 
 void UnpackQ5K(const std::byte* block, UnpackedBlock& target) {
   UnpackScales(block, target);
-  for (int i = 0; i < 256; ++i) {
-    const int sub_block = i / kSubBlock, element = i % kSubBlock;
-    const int fifth = ByteOf(block + 16, element) >> sub_block & 1;
-    target.codes[i] =
-        static_cast<uint8_t>(PairedNibble(block + 48, sub_block, element) | fifth << 4);
+  UnpackSubBlocks(block + 48, target.codes);
+  for (int k = 0; k < kSubBlocks; ++k) {
+    AddHighBits(block + 16, k, 1, kSubBlock, target.codes + k * kSubBlock);
   }
 }
 
@@ -113,17 +129,16 @@ void UnpackQ6K(const std::byte* block, UnpackedBlock& target) {
   const std::byte *scales = block + 192, *factor = block + 208;
   target.scale_factor = HalfOf(factor);
   for (int g = 0; g < 16; ++g) target.scales[g] = static_cast<float>(SignedByteOf(scales, g));
-  for (int i = 0; i < 256; ++i) {
-    const int half = i / 128, quarter = i % 128 / 32, l = i % 32;
-    const int low = ByteOf(block, half * 64 + quarter % 2 * 32 + l) >> quarter / 2 * 4 & 15;
-    const int high = ByteOf(block + 128, half * 32 + l) >> quarter * 2 & 3;
-    target.codes[i] = static_cast<uint8_t>(low | high << 4);
+  for (int half = 0; half < 2; ++half) {
+    uint8_t* codes = target.codes + 128 * half;
+    UnpackHalves(block + half * 64, 64, codes);
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      AddHighBits(block + 128 + half * 32, quarter * 2, 2, 32, codes + quarter * 32);
+    }
   }
 }
 
-void UnpackNibbles(const std::byte* nibbles, uint8_t* codes) {
-  for (int i = 0; i < 32; ++i) codes[i] = static_cast<uint8_t>(NibbleOf(nibbles, i));
-}
+void UnpackNibbles(const std::byte* nibbles, uint8_t* codes) { UnpackHalves(nibbles, 16, codes); }
 
 void UnpackIq4Nl(const std::byte* block, UnpackedBlock& target) {
   target.scales[0] = HalfOf(block);

@@ -86,10 +86,10 @@ std::string QuantisedNameOf(const TensorSource& source, const std::string& modul
 
 absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
                                               const TensorSource& source, const std::string& module,
-                                              int64_t rows, int64_t inputs) {
+                                              int64_t rows, int64_t inputs, int threads) {
   using Method = QuantisationConfig::Method;
   const std::string name = QuantisedNameOf(source, module);
-  if (source.HasBlocks(name)) return ReadBlocks(source, module, rows, inputs);
+  if (source.HasBlocks(name)) return ReadBlocks(source, module, rows, inputs, threads);
   const bool columns = name.ends_with(".qweight"), mxfp4 = name.ends_with(".blocks");
   if (mxfp4 && config.method == Method::kMxfp4) {
     return ReadMxfp4Rows(source, module, rows, inputs);

@@ -58,10 +58,10 @@ absl::StatusOr<int> BitsOfWords(int64_t words, int64_t values, const std::string
 std::string QuantisedNameOf(const TensorSource& source, const std::string& module);
 
 // Reads the weight of `module`, [rows][inputs]. The format follows from the tensors that exist;
-// errors name the tensor or the field of config.json.
+// errors name the tensor or the field of config.json. `threads` may unpack GGUF's blocks.
 absl::StatusOr<QuantisedTensor> ReadQuantised(const QuantisationConfig& config,
                                               const TensorSource& source, const std::string& module,
-                                              int64_t rows, int64_t inputs);
+                                              int64_t rows, int64_t inputs, int threads = 1);
 
 // The formats. Packed: compressed-tensors' pack-quantized, weight_packed and its companions. Bytes:
 // int-quantized and naive-quantized. E4M3: float-quantized and the method fp8. Columns: GPTQ's and
@@ -87,7 +87,7 @@ absl::StatusOr<QuantisedTensor> ReadAwq(const QuantisationConfig& config,
 absl::StatusOr<QuantisedTensor> ReadMxfp4Rows(const TensorSource& source, const std::string& module,
                                               int64_t rows, int64_t inputs);
 absl::StatusOr<QuantisedTensor> ReadBlocks(const TensorSource& source, const std::string& module,
-                                           int64_t rows, int64_t inputs);
+                                           int64_t rows, int64_t inputs, int threads);
 
 // Fills tensor.scales from at(row, stored group) of `scales`, and the format's scale type, which is
 // kF32 for E4M3.
