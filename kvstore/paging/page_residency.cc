@@ -71,8 +71,11 @@ ByteRange PageResidency::PagesOf(uint32_t block, int32_t layer) const {
 }
 
 void PageResidency::Count(uint32_t block, std::span<const unsigned char> in_memory) {
-  const auto pages = std::count(in_memory.begin(), in_memory.end(), 1);
-  SetInMemory(block, static_cast<int64_t>(pages) * static_cast<int64_t>(kSystemPageBytes));
+  int64_t pages = 0;
+  for (size_t page = 0; page < in_memory.size(); ++page) {
+    if (in_memory[page] == 1 || IsTold(block, page)) ++pages;
+  }
+  SetInMemory(block, pages * static_cast<int64_t>(kSystemPageBytes));
   const size_t first = RangeOf(block).begin;
   for (int32_t layer = 0; layer < layout_.layers; ++layer) {
     uint8_t seen = kOut;
@@ -83,6 +86,16 @@ void PageResidency::Count(uint32_t block, std::span<const unsigned char> in_memo
     if (std::ranges::count(flags, 1) == 0) continue;
     UsesOf(block, layer).compare_exchange_strong(seen, kUntold, std::memory_order_relaxed);
   }
+}
+
+bool PageResidency::IsTold(uint32_t block, size_t page) const {
+  const size_t begin = page * kSystemPageBytes, last = begin + kSystemPageBytes - 1;
+  const auto end = std::min<size_t>(last / layout_.LayerBytes() + 1, layout_.layers);
+  for (size_t layer = begin / layout_.LayerBytes(); layer < end; ++layer) {
+    const auto uses = UsesOf(block, static_cast<int32_t>(layer)).load(std::memory_order_relaxed);
+    if (!IsOut(uses)) return true;
+  }
+  return false;
 }
 
 int64_t PageResidency::Pass(uint32_t block, std::vector<ByteRange>& leave) {

@@ -41,8 +41,9 @@ class PageResidency {
   ByteRange RangeOf(uint32_t block) const;
   ByteRange RangeOf(uint32_t block, int32_t layer) const;
 
-  // What of the block is in memory: a flag for each of its system pages. Units of which nobody told
-  // leave at the next pass.
+  // What of the block is in memory: a flag for each of its system pages. Units that were told of
+  // count whatever the flags say, because they may be read or written soon. Those of which nobody
+  // told leave at the next pass.
   void Count(uint32_t block, std::span<const unsigned char> in_memory);
   // The hand passes the block: appends the ranges of its units that leave memory, in whole system
   // pages. Returns their bytes, which are counted no more.
@@ -61,6 +62,8 @@ class PageResidency {
     return uses_[static_cast<size_t>(block) * static_cast<size_t>(layout_.layers) +
                  static_cast<size_t>(layer)];
   }
+  // True if a page of the block has bytes of a unit that was told of and has not left.
+  bool IsTold(uint32_t block, size_t page) const;
   // The system pages of a unit, except those that it shares with a neighbour in memory.
   ByteRange PagesOf(uint32_t block, int32_t layer) const;
   void SetInMemory(uint32_t block, int64_t bytes);
