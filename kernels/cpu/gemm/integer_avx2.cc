@@ -44,15 +44,15 @@ void Quantise256(const float* x, int64_t size, float factor, int16_t* codes) {
 template <Codes kCodes>
 void UnpackGroup256(const std::byte* codes, int group, const __m256i (&zeros)[4], __m256i table,
                     int16_t* weights) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   const __m256i mask = _mm256_set1_epi16(kCodes == Codes::kBytes ? 255 : 15);
   const __m256i byte = _mm256_set1_epi16(255);
   const __m256i high_mask = _mm256_set1_epi16(((1 << kUnit.high_bits) - 1) << 4);
-  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns,
-           weights += kUnit.inputs * kColumns) {
+  for (int i = 0; i < group;
+       i += kUnit.inputs, codes += kUnit.words * 4 * kColumns, weights += kUnit.inputs * kColumns) {
     for (int v = 0; v < 4; ++v) {
       PENSTOCK_UNROLL
-      for (int pair = 0; pair < 2 * kUnit.parts(); ++pair) {
+      for (int pair = 0; pair < 2 * kUnit.parts; ++pair) {
         // Pairs (0, 2), (1, 3), then (4, 6), (5, 7), and so on.
         const int part = pair / 2, in_byte = pair % 2 * 8;
         const __m256i word = Load256(codes + 4 * kColumns * (part / 2) + 32 * v);

@@ -101,7 +101,7 @@ template <int kRows, int kSlices>
 // words begin at `words`.
 template <Codes kCodes>
 [[gnu::always_inline]] inline __m256i Integers256(const std::byte* words, int part, __m256i table) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   __m256i word = Load256(words + 4 * kColumns * (part / 2));
   if constexpr (kCodes == Codes::kBytes) return word;
   if (part % 2 == 1) word = _mm256_srli_epi16(word, 4);
@@ -118,15 +118,15 @@ template <Codes kCodes, int kRows, int kSlices>
 [[gnu::always_inline]] inline void AddByteGroup256(const std::byte* codes, int group, __m256i table,
                                                    const int16_t* x, int64_t ahead,
                                                    Sums256<kRows, kSlices>& sums) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   const __m256i byte = _mm256_set1_epi16(255);
-  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns) {
+  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words * 4 * kColumns) {
     PENSTOCK_UNROLL
-    for (int w = 0; w < kUnit.words(); ++w) {
+    for (int w = 0; w < kUnit.words; ++w) {
       PrefetchSlices256<kSlices>(codes + 4 * kColumns * w + ahead);
     }
     PENSTOCK_UNROLL
-    for (int part = 0; part < kUnit.parts(); ++part, x += 4 * kRows) {
+    for (int part = 0; part < kUnit.parts; ++part, x += 4 * kRows) {
       __m256i even[kSlices], odd[kSlices];
       PENSTOCK_UNROLL
       for (int s = 0; s < kSlices; ++s) {

@@ -31,23 +31,28 @@ inline constexpr int kNarrowBlocks = 6;
 // and of 6 bits.
 enum class Codes : uint8_t { kBytes, kNibbles, kTable, kFive, kSix };
 
-// A unit of codes: the inputs whose codes are in whole words, the words of their low bits, and the
-// high bits of a code, which are in one more word if there are any.
+// A unit of codes, of which the files of instruction sets read the constants below.
 struct CodesUnit {
-  int inputs;
-  int low_words;
-  int high_bits;
+  int inputs;     // whose codes are in whole words
+  int low_words;  // of their low bits
+  int high_bits;  // of a code, which are in one more word if there are any
+  int words;      // all
   // The low words of a unit have its inputs four by four, in the low and then in the high halves of
   // bytes. The number of these parts.
-  consteval int parts() const { return inputs / 4; }
-  consteval int words() const { return low_words + (high_bits > 0 ? 1 : 0); }
+  int parts;
 };
-consteval CodesUnit UnitOf(Codes codes) {
-  if (codes == Codes::kBytes) return {.inputs = 4, .low_words = 1, .high_bits = 0};
-  if (codes == Codes::kSix) return {.inputs = 16, .low_words = 2, .high_bits = 2};
-  if (codes == Codes::kFive) return {.inputs = 32, .low_words = 4, .high_bits = 1};
-  return {.inputs = 8, .low_words = 1, .high_bits = 0};
-}
+template <Codes kCodes>
+inline constexpr CodesUnit kUnitOf = {
+    .inputs = 8, .low_words = 1, .high_bits = 0, .words = 1, .parts = 2};
+template <>
+inline constexpr CodesUnit kUnitOf<Codes::kBytes> = {
+    .inputs = 4, .low_words = 1, .high_bits = 0, .words = 1, .parts = 1};
+template <>
+inline constexpr CodesUnit kUnitOf<Codes::kSix> = {
+    .inputs = 16, .low_words = 2, .high_bits = 2, .words = 3, .parts = 4};
+template <>
+inline constexpr CodesUnit kUnitOf<Codes::kFive> = {
+    .inputs = 32, .low_words = 4, .high_bits = 1, .words = 5, .parts = 8};
 
 // The form of a panel's groups (QuantisedMatrix). Plain data: the files of instruction sets call no
 // inline function that other files call too, because the linker might keep the copy that was

@@ -64,7 +64,7 @@ constexpr int64_t kWordStride = 4 * kColumns;  // bytes from an output's word to
 // Unpacks one unit of codes of one output.
 template <Codes kCodes>
 void UnpackUnit(const std::byte* words, const uint8_t* table, int zero, int16_t* weights) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   for (int i = 0; i < kUnit.inputs; ++i) {
     const int part = i / 4;
     const int byte = static_cast<int>(words[part / 2 * kWordStride + i % 4]);
@@ -83,8 +83,8 @@ void UnpackUnit(const std::byte* words, const uint8_t* table, int zero, int16_t*
 template <Codes kCodes>
 void UnpackGroup(const PanelForm& form, const std::byte* codes, const std::byte* zeros,
                  int16_t* weights) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
-  for (int i = 0; i < form.group; i += kUnit.inputs, codes += kUnit.words() * kWordStride) {
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
+  for (int i = 0; i < form.group; i += kUnit.inputs, codes += kUnit.words * kWordStride) {
     for (int c = 0; c < kColumns; ++c) {
       const int zero = form.zeros ? static_cast<int>(zeros[c]) : form.zero;
       UnpackUnit<kCodes>(codes + 4 * c, form.table, zero, weights + 2 * c);

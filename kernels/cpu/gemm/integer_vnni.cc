@@ -116,16 +116,16 @@ inline __m512i WithBits(__m512i low, __m512i bits, __m512i mask) {
 template <Codes kCodes>
 void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2], __m512i table,
                     int16_t* weights) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   const __m512i mask = _mm512_set1_epi16(kCodes == Codes::kBytes ? 255 : 15);
   const __m512i byte = _mm512_set1_epi16(255);
   const __m512i high_mask = _mm512_set1_epi16(((1 << kUnit.high_bits) - 1) << 4);
-  for (int i = 0; i < group; i += kUnit.inputs, codes += kUnit.words() * 4 * kColumns,
-           weights += kUnit.inputs * kColumns) {
+  for (int i = 0; i < group;
+       i += kUnit.inputs, codes += kUnit.words * 4 * kColumns, weights += kUnit.inputs * kColumns) {
     PENSTOCK_UNROLL
     for (int v = 0; v < 2; ++v) {
       PENSTOCK_UNROLL
-      for (int w = 0; w < kUnit.words(); ++w) {
+      for (int w = 0; w < kUnit.words; ++w) {
         PrefetchCodes(codes + 4 * kColumns * w + 64 * v + kCodesAhead);
       }
       __m512i high = _mm512_setzero_si512();
@@ -133,7 +133,7 @@ void UnpackGroup512(const std::byte* codes, int group, const __m512i (&zeros)[2]
         high = _mm512_loadu_si512(codes + 4 * kColumns * kUnit.low_words + 64 * v);
       }
       PENSTOCK_UNROLL
-      for (int pair = 0; pair < 2 * kUnit.parts(); ++pair) {
+      for (int pair = 0; pair < 2 * kUnit.parts; ++pair) {
         // Pairs (0, 2), (1, 3), then (4, 6), (5, 7), and so on.
         const int part = pair / 2, in_byte = pair % 2 * 8;
         const __m512i word = _mm512_loadu_si512(codes + 4 * kColumns * (part / 2) + 64 * v);
@@ -299,7 +299,7 @@ template <int kRows>
 // begin at `words`.
 template <Codes kCodes>
 [[gnu::always_inline]] inline __m512i Integers(const std::byte* words, int part, __m512i table) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
   __m512i word = _mm512_loadu_si512(words + 4 * kColumns * (part / 2));
   if constexpr (kCodes == Codes::kBytes) return word;
   if (part % 2 == 1) word = _mm512_srli_epi16(word, 4);
@@ -316,7 +316,7 @@ template <Codes kCodes, int kRows>
 [[gnu::always_inline]] inline void AddUnit(const std::byte* words, const int8_t* x, __m512i table,
                                            __m512i (&high)[kRows][2], __m512i (&low)[kRows][2]) {
   PENSTOCK_UNROLL
-  for (int part = 0; part < UnitOf(kCodes).parts(); ++part) {
+  for (int part = 0; part < kUnitOf<kCodes>.parts; ++part) {
     AddInputs<kRows>(x + 8 * kRows * part, Integers<kCodes>(words, part, table),
                      Integers<kCodes>(words + 64, part, table), high, low);
   }
@@ -325,8 +325,8 @@ template <Codes kCodes, int kRows>
 template <Codes kCodes, int kPanels, int kRows>
 void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte* const* panels,
                   float* tiles) {
-  constexpr CodesUnit kUnit = UnitOf(kCodes);
-  constexpr int64_t kUnitBytes = kUnit.words() * 4 * kColumns;
+  constexpr CodesUnit kUnit = kUnitOf<kCodes>;
+  constexpr int64_t kUnitBytes = kUnit.words * 4 * kColumns;
   const __m512i table = TableIn(form);
   const std::byte *b[kPanels], *heads[kPanels];
   for (int n = 0; n < kPanels; ++n) b[n] = panels[n];
