@@ -162,8 +162,8 @@ struct QuantisedProblem {
 };
 
 std::vector<int> Groups(int bits) {
-  if (bits == 5) return {32, 64, 128, 256};
-  return {16, 32, 64, 128, 256};
+  if (bits == 4 || bits == 8) return {16, 32, 64, 128, 256};
+  return {bits == 5 ? 32 : 16, 128};
 }
 
 std::vector<QuantisedFormat> Formats() {
@@ -232,7 +232,6 @@ TEST_P(QuantisedGemmTest, ARowIsTheSameInEveryBatchAndWithEveryThreadCount) {
   for (const QuantisedFormat& format :
        {QuantisedFormat{.bits = 4, .group = 32}, QuantisedFormat{.bits = 8, .group = 128},
         QuantisedFormat{.bits = 4, .group = 32, .offsets = true},
-        QuantisedFormat{.bits = 5, .group = 32, .offsets = true},
         QuantisedFormat{.bits = 6, .group = 16, .scale = ScaleType::kTwoLevel},
         QuantisedFormat{.bits = 4, .group = 32, .scale = ScaleType::kTwoLevel, .offsets = true}}) {
     const QuantisedProblem p({kRows, 1056, kOutputs}, format, 11);
