@@ -311,15 +311,13 @@ template <Codes kCodes>
                   _mm512_set1_epi8(((1 << kUnit.high_bits) - 1) << 4));
 }
 
-// Multiplies one unit of inputs of kRows rows by 32 columns.
+// Multiplies one part of a unit of kRows rows by 32 columns.
 template <Codes kCodes, int kRows>
-[[gnu::always_inline]] inline void AddUnit(const std::byte* words, const int8_t* x, __m512i table,
-                                           __m512i (&high)[kRows][2], __m512i (&low)[kRows][2]) {
-  PENSTOCK_UNROLL
-  for (int part = 0; part < kUnitOf<kCodes>.parts; ++part) {
-    AddInputs<kRows>(x + 8 * kRows * part, Integers<kCodes>(words, part, table),
-                     Integers<kCodes>(words + 64, part, table), high, low);
-  }
+[[gnu::always_inline]] inline void AddPart(const std::byte* words, int part, const int8_t* x,
+                                           __m512i table, __m512i (&high)[kRows][2],
+                                           __m512i (&low)[kRows][2]) {
+  AddInputs<kRows>(x + 8 * kRows * part, Integers<kCodes>(words, part, table),
+                   Integers<kCodes>(words + 64, part, table), high, low);
 }
 
 template <Codes kCodes, int kPanels, int kRows>
@@ -355,12 +353,26 @@ void NarrowPanels(const NarrowRows& rows, const PanelForm& form, const std::byte
     for (int i = 0; i < form.group; i += kUnit.inputs, x += 2 * kUnit.inputs * kRows) {
       PENSTOCK_UNROLL
       for (int n = 0; n < kPanels; ++n) {
-        const std::byte* words = b[n] + at;
         PENSTOCK_UNROLL
         for (int64_t line = 0; line < kUnitBytes; line += 64) {
-          PrefetchCodes(words + rows.ahead + line);
+          PrefetchCodes(b[n] + at + rows.ahead + line);
         }
-        AddUnit<kCodes, kRows>(words, x, table, high[n], low[n]);
+        if constexpr (kUnit.parts <= 2) {
+          PENSTOCK_UNROLL
+          for (int part = 0; part < kUnit.parts; ++part) {
+            AddPart<kCodes, kRows>(b[n] + at, part, x, table, high[n], low[n]);
+          }
+        }
+      }
+      if constexpr (kUnit.parts >
+                    2) {  // all panels use a part's activations while registers have them
+        PENSTOCK_UNROLL
+        for (int part = 0; part < kUnit.parts; ++part) {
+          PENSTOCK_UNROLL
+          for (int n = 0; n < kPanels; ++n) {
+            AddPart<kCodes, kRows>(b[n] + at, part, x, table, high[n], low[n]);
+          }
+        }
       }
       at += kUnitBytes;
     }
