@@ -292,7 +292,7 @@ absl::StatusOr<HttpResponse> OpenAiHandler::Ready(const HttpRequest& request) {
 absl::StatusOr<HttpResponse> OpenAiHandler::Version(const HttpRequest&) {
   Json body = {{"version", args_.version}};
   if (const auto numerics = args_.core.Numerics(); !numerics.empty()) body["numerics"] = numerics;
-  return JsonResponse(std::move(body));
+  return JsonResponse(body);
 }
 
 }  // namespace penstock

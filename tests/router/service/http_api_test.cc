@@ -460,7 +460,7 @@ TEST(HttpApiCors, AnAllowedOriginReadsAnswersAndErrors) {
   HttpClient client(endpoint);
   const auto exchange = [&](const std::string& text, int status) {
     client.Send(text);
-    const HttpReply reply = client.Receive();
+    HttpReply reply = client.Receive();
     EXPECT_EQ(reply.status, status) << text << reply.body;
     EXPECT_EQ(reply.headers.at("access-control-allow-origin"), "https://chat.example.com") << text;
     EXPECT_EQ(reply.headers.at("vary"), "Origin") << text;
