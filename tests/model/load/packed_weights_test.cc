@@ -144,11 +144,12 @@ TEST_F(PackedWeightsTest, AreThoseOfEveryKindOfCheckpoint) {
     SCOPED_TRACE(entry.path());
     std::string model = entry.path();
     if (exists(entry.path() / "model.gguf")) model += "/model.gguf";
-    const auto alone = LoadModel(model);
-    const auto first = LoadModel(model, {.packed_directory = packed_.path()});
+    const auto alone = LoadModel(model), packed_by_threads = LoadModel(model, {.threads = 3});
+    const auto first = LoadModel(model, {.packed_directory = packed_.path(), .threads = 3});
     const auto second = LoadModel(model, {.packed_directory = packed_.path()});
-    ASSERT_TRUE(alone.ok() && first.ok() && second.ok())
+    ASSERT_TRUE(alone.ok() && packed_by_threads.ok() && first.ok() && second.ok())
         << alone.status() << first.status() << second.status();
+    ExpectEqual(*alone, *packed_by_threads);
     ExpectEqual(*alone, *first);
     ExpectEqual(*alone, *second);
     ++count;
