@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kPage = 4096;
 constexpr uint64_t kMagic = 0x5354484749455750;  // "PWEIGHTS"
-// Of the file and of the layouts of PackedMatrix and QuantisedMatrix.
+// It changes with the layout of the file, of PackedMatrix or of QuantisedMatrix.
 constexpr uint64_t kVersion = 1;
 constexpr uint64_t kContentsBytesMax = uint64_t{1} << 30;
 

@@ -19,7 +19,8 @@ bool FitTogether(const QuantisedFormat& a, const QuantisedFormat& b) {
   return a.code == b.code && a.bits == b.bits && a.group == b.group && a.offsets == b.offsets;
 }
 
-// Whether one matrix can hold both when integers of fewer bits take as many as the others.
+// True if one matrix can hold both formats. The integers of the one with fewer bits then take the
+// bits of the other.
 bool FitWidened(const QuantisedFormat& a, QuantisedFormat b) {
   if (a.code != CodeType::kInteger || a.zeros || b.zeros) return FitTogether(a, b);
   b.bits = a.bits;

@@ -64,7 +64,8 @@ EvictionRule CompactionRuleOf(const KvEviction& eviction) {
 }
 
 int32_t CompactionScores::Observed(const KvEviction& eviction) {
-  const EvictionRule rule = CompactionRuleOf(eviction);
+  const EvictionRule rule = RuleWithoutSpans(eviction);  // without their copy: each step asks
+  if (rule.sums) return static_cast<int32_t>(eviction.slack_tokens);
   const bool observes =
       rule.scoring == KeyScoring::kAttention || rule.scoring == KeyScoring::kLayerAttention;
   return observes ? rule.observed : 0;
@@ -77,6 +78,7 @@ void CompactionScores::Add(const EvictionAttention& attention, const PagedKv& kv
   }
   Layer& layer = layers_[static_cast<size_t>(added.layer)];
   layer.heads = kv.layout.kv_heads;
+  layer.observed += static_cast<int32_t>(added.queries.dim(0));
   layer.sums.resize(static_cast<size_t>(layer.heads) * eviction.limit());
   attention.evictor->AddAttention({.scoring = KeyScoring::kAttention,
                                    .kv = kv,
@@ -98,11 +100,13 @@ View<float, 2> CompactionScores::of(int32_t layer) {
 void CompactKv(const EvictionAttention& attention, const PagedKv& kv,
                const Compaction& compaction) {
   const EvictionRule rule = CompactionRuleOf(compaction.eviction);
-  const bool observes = CompactionScores::Observed(compaction.eviction) > 0;
+  const int32_t observed = CompactionScores::Observed(compaction.eviction);
+  const bool observes = observed > 0;
   // Evicted sequences have nothing in the layer for MTP, which has no queries either.
   const int32_t layers = observes ? compaction.scores.layers() : kv.layout.layers;
   PENSTOCK_CHECK_GT(layers, 0);
   for (int32_t layer = 0; layer < layers; ++layer) {
+    if (observes) PENSTOCK_CHECK_EQ(compaction.scores.observed(layer), observed);
     KeyScoresArgs keys{.scoring = observes ? KeyScoring::kGiven : rule.scoring,
                        .kv = kv,
                        .layer = layer,

@@ -43,11 +43,15 @@ class CompactionScores {
            const CompactionQueries& added);
   void Clear() { layers_.clear(); }
   int32_t layers() const { return static_cast<int32_t>(layers_.size()); }
+  int32_t observed(int32_t layer) const {  // tokens that were added
+    return layers_.at(static_cast<size_t>(layer)).observed;
+  }
   View<float, 2> of(int32_t layer);  // [kv_heads][eviction.limit()]
 
  private:
   struct Layer {
     int64_t heads = 0;
+    int32_t observed = 0;
     std::vector<float> sums;
   };
   std::vector<Layer> layers_;
