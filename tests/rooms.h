@@ -40,8 +40,12 @@ const Rooms kRooms = {
      {"kernels/cuda", "kernels/cuda/device", "kernels/cuda/device/weights"}},
     {"kernels/cuda/device/latents",
      {"kernels/cuda/device", "kernels/cuda/device/attention", "kernels/cuda/latents"}},
+    {"kernels/cuda/device/selection",
+     {"kernels/cuda", "kernels/cuda/device", "kernels/cuda/device/eviction",
+      "kernels/cuda/selection"}},
     {"kernels/cuda/device/weights", {"kernels/cuda", "kernels/cuda/device"}},
     {"kernels/cuda/latents", {"kernels/cuda"}},
+    {"kernels/cuda/selection", {"kernels", "kernels/cuda"}},
     {"kernels/library", {"base", "kernels/cuda"}},
     // The model.
     {"model/gguf/file", {"base"}},

@@ -87,6 +87,9 @@ struct AttentionParams {
   KvPlanes kv;
   const uint32_t* tables = nullptr;  // page ids, [sequences][table_stride]
   int64_t table_stride = 0;
+  // If not 0, every KV head has a table of its own: [sequences][kv_heads][head_table_stride]. The
+  // positions of such a sequence are slots in these tables.
+  int64_t head_table_stride = 0;
   const AttentionSequence* sequences = nullptr;
   const AttentionTile* wide = nullptr;
   const AttentionTile* narrow = nullptr;
@@ -104,7 +107,9 @@ struct AttentionParams {
 
 // A sequence has more than one split only if its table has room for it.
 inline bool HasSplits(const AttentionParams& params) {
-  return params.table_stride << params.kv.page_log2 > kSplitTokens;
+  const int64_t pages =
+      params.head_table_stride > 0 ? params.head_table_stride : params.table_stride;
+  return pages << params.kv.page_log2 > kSplitTokens;
 }
 
 }  // namespace penstock::cuda

@@ -7,32 +7,17 @@
 #include "kernels/kv_rows.h"
 
 namespace penstock {
-namespace {
-
-uint64_t SerialOf(const PagedKv& kv, uint32_t block) {
-  return kv.serials == nullptr ? 0 : kv.serials[block].load(std::memory_order_relaxed);
-}
-
-}  // namespace
-
-bool PageBounds::Has(const PagedKv& kv, uint32_t block) const {
-  const uint64_t serial = SerialOf(kv, block);
-  return serial != 0 && kv.layout == layout_ && block < blocks_.size() &&
-         blocks_[block].serial == serial;
-}
-
 void PageBounds::Reserve(const PagedKv& kv, uint32_t block) {
   if (kv.layout != layout_) {
     blocks_.clear();
     bytes_ = 0;
     layout_ = kv.layout;
   }
+  known_.Forget(kv, block);
   if (blocks_.size() <= block) blocks_.resize(static_cast<size_t>(kv.blocks));
-  Block& room = blocks_[block];
-  room.serial = 0;
-  if (room.bounds != nullptr) return;
+  if (blocks_[block] != nullptr) return;
   const size_t size = Offset(layout_, layout_.layers, 0);
-  room.bounds = std::make_unique<Bf16[]>(size);
+  blocks_[block] = std::make_unique<Bf16[]>(size);
   bytes_ += size * sizeof(Bf16);
 }
 
@@ -54,13 +39,9 @@ void PageBounds::Compute(const PagedKv& kv, uint32_t block, int32_t layer, int32
       least[d] = std::min(least[d], key[d]);
     }
   }
-  Bf16* bounds = blocks_[block].bounds.get() + Offset(kv.layout, layer, kv_head);
+  Bf16* bounds = blocks_[block].get() + Offset(kv.layout, layer, kv_head);
   simd.to_bf16(greatest.data(), size, bounds);
   simd.to_bf16(least.data(), size, bounds + dims);
-}
-
-void PageBounds::Complete(const PagedKv& kv, uint32_t block) {
-  blocks_[block].serial = SerialOf(kv, block);
 }
 
 }  // namespace penstock

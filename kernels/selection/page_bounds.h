@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/paged_kv.h"
+#include "kernels/selection/known_bounds.h"
 
 namespace penstock {
 
@@ -13,28 +14,25 @@ namespace penstock {
 // their positions, and decoded where pages are quantised. Bounds are bf16, as keys are, so nothing
 // is rounded. A page has at most 1 / block_tokens of its bf16 KV as bounds.
 //
-// Bounds are derived from pages and are never sent. Those of a block stay right until the block is
-// taken from its pool again, which its serial number tells (PagedKv::serials).
+// Bounds are derived from pages and are never sent.
 //
 // The room kernels/selection decides which pages a query attends to (Quest, Tang et al., arXiv
 // 2406.10774). It works on pages and queries of one layer. It knows no model, no request and no
 // owner of a page.
 class PageBounds {
  public:
-  // True if the bounds of the block, as it is now, are complete.
-  bool Has(const PagedKv& kv, uint32_t block) const;
+  // The blocks whose bounds are complete.
+  KnownBounds& known() { return known_; }
+  const KnownBounds& known() const { return known_; }
   // Makes room for the bounds of a block, which are not complete any more.
   void Reserve(const PagedKv& kv, uint32_t block);
   // Computes the bounds of one layer and head of a block that has room, all of whose slots are
   // written. Calls for other blocks, layers and heads may run at the same time.
   void Compute(const PagedKv& kv, uint32_t block, int32_t layer, int32_t kv_head);
-  // All layers of the block have been computed, from keys that stay. Without serial numbers nothing
-  // is remembered.
-  void Complete(const PagedKv& kv, uint32_t block);
 
   // The greatest elements, then the least: [2][head_dim].
   const Bf16* Of(const KvLayout& layout, uint32_t block, int32_t layer, int32_t kv_head) const {
-    return blocks_[block].bounds.get() + Offset(layout, layer, kv_head);
+    return blocks_[block].get() + Offset(layout, layer, kv_head);
   }
   size_t bytes() const { return bytes_; }
   // The memory of a block's bounds.
@@ -43,18 +41,14 @@ class PageBounds {
   }
 
  private:
-  struct Block {
-    uint64_t serial = 0;             // of the block when its bounds were completed; 0: they are not
-    std::unique_ptr<Bf16[]> bounds;  // [layer][kv_head][2][head_dim]
-  };
-
   static size_t Offset(const KvLayout& layout, int32_t layer, int32_t kv_head) {
     return static_cast<size_t>(layer * layout.kv_heads + kv_head) * 2 *
            static_cast<size_t>(layout.head_dim);
   }
 
   KvLayout layout_;  // of all blocks here
-  std::vector<Block> blocks_;
+  KnownBounds known_;
+  std::vector<std::unique_ptr<Bf16[]>> blocks_;  // [layer][kv_head][2][head_dim]
   size_t bytes_ = 0;
 };
 

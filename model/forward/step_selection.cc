@@ -10,53 +10,24 @@
 
 namespace penstock {
 
-static_assert(kSelectedPagesMin > kFirstPages + kLastPages);
-
 void StepSelection::Begin() {
+  selecting_.Clear();
   rows_.clear();
-  bounded_.clear();
-  slots_.clear();
-  missing_.clear();
 }
 
 int64_t StepSelection::Add(const SequenceStep& sequence, const PagedKv& kv, int64_t first_row) {
-  const PageSelection& selection = sequence.selection;
-  const int32_t page = kv.layout.block_tokens;
-  const auto rows = static_cast<int64_t>(sequence.tokens.size());
-  int64_t leading = 0;
-  while (leading < rows && !selection.Selects(sequence.position + leading, page)) ++leading;
-  for (int64_t i = leading; i < rows; ++i) {
-    const int64_t position = sequence.position + i;
-    const auto pages = static_cast<size_t>(kv.layout.BlocksFor(position + 1));
-    rows_.push_back({.row = first_row + i,
-                     .blocks = sequence.blocks.first(pages),
-                     .keep = selection.pages,
-                     .tables = {}});
-    slots_.push_back(selection.Attended(position, page) - 1);
-  }
-  if (leading == rows) return leading;
-  const size_t missing = missing_.size();
-  const size_t scored = rows_.back().blocks.size() - kLastPages;
-  for (size_t i = 0; i < scored; ++i) {
-    const uint32_t block = sequence.blocks[i];
-    if (bounds_.Has(kv, block)) continue;
-    const int64_t end = static_cast<int64_t>(i + 1) * page;
-    missing_.push_back(
-        {.block = block, .stays = end <= selection.checked, .row = first_row + leading});
-  }
-  bounded_.resize(rows_.size(), missing_.size() == missing);
-  return leading;
+  return selecting_.Add(sequence, kv, first_row, bounds_.known());
 }
 
 void StepSelection::FinishAdding(const PagedKv& kv) {
+  selecting_.FinishAdding();
+  for (const SelectingRows::Row& row : selecting_.rows()) {
+    rows_.push_back({.row = row.row, .blocks = row.blocks, .keep = row.keep, .tables = {}});
+  }
   guesses_.BeginStep(std::ssize(rows_), std::chrono::steady_clock::now());
-  // Sequences may share blocks: each is computed once, and stays if it does for one of them.
-  std::sort(missing_.begin(), missing_.end(), [](const Missing& a, const Missing& b) {
-    return a.block != b.block ? a.block < b.block : a.stays > b.stays;
-  });
-  const auto same = [](const Missing& a, const Missing& b) { return a.block == b.block; };
-  missing_.erase(std::unique(missing_.begin(), missing_.end(), same), missing_.end());
-  for (const Missing& missing : missing_) bounds_.Reserve(kv, missing.block);
+  for (const SelectingRows::Missing& missing : selecting_.missing()) {
+    bounds_.Reserve(kv, missing.block);
+  }
   size_t size = 0;
   const auto of = [&](const SelectingRow& row) {
     return static_cast<size_t>(kv.layout.kv_heads * row.keep);
@@ -74,18 +45,20 @@ AttentionSequence StepSelection::RowAt(size_t index) const {
   const SelectingRow& row = rows_[index];
   return {.first_row = row.row,
           .rows = 1,
-          .position = slots_[index],
+          .position = selecting_.rows()[index].slot,
           .blocks = row.tables,
           .head_blocks = row.keep};
 }
 
 void StepSelection::WantMissing(const PagedKv& kv, int32_t layer, std::span<int64_t> reads) const {
   if (kv.pager == nullptr) return;
+  using Missing = SelectingRows::Missing;
+  const std::vector<Missing>& missing = selecting_.missing();
   std::vector<uint32_t> blocks;
-  for (const Missing& missing : missing_) blocks.push_back(missing.block);
-  const auto before = [](const Missing& missing, uint32_t block) { return missing.block < block; };
+  for (const Missing& needed : missing) blocks.push_back(needed.block);
+  const auto before = [](const Missing& needed, uint32_t block) { return needed.block < block; };
   for (const uint32_t block : kv.pager->OnWanted(blocks, layer)) {
-    const auto read = std::lower_bound(missing_.begin(), missing_.end(), block, before);
+    const auto read = std::lower_bound(missing.begin(), missing.end(), block, before);
     ++reads[static_cast<size_t>(read->row)];
   }
 }
@@ -93,9 +66,10 @@ void StepSelection::WantMissing(const PagedKv& kv, int32_t layer, std::span<int6
 void StepSelection::Choose(const PagedKv& kv, int32_t layer, int32_t heads,
                            View<const float, 2> queries) {
   const int32_t kv_heads = kv.layout.kv_heads;
-  ParallelFor(exec_, std::ssize(missing_) * kv_heads, [&](int64_t task, int) {
-    const Missing& missing = missing_[static_cast<size_t>(task / kv_heads)];
-    bounds_.Compute(kv, missing.block, layer, static_cast<int32_t>(task % kv_heads));
+  const std::vector<SelectingRows::Missing>& missing = selecting_.missing();
+  ParallelFor(exec_, std::ssize(missing) * kv_heads, [&](int64_t task, int) {
+    const uint32_t block = missing[static_cast<size_t>(task / kv_heads)].block;
+    bounds_.Compute(kv, block, layer, static_cast<int32_t>(task % kv_heads));
   });
   SelectFor(rows_, kv, layer, heads, queries);
 }
@@ -125,7 +99,7 @@ void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
   std::vector<SelectingRow> rows;
   std::vector<AttentionSequence> sequences;
   for (size_t i = 0; i < rows_.size(); ++i) {
-    if (!bounded_[i]) continue;
+    if (!selecting_.rows()[i].bounded) continue;
     rows.push_back(rows_[i]);
     sequences.push_back(RowAt(i));
   }
@@ -137,9 +111,7 @@ void StepSelection::WantGuessed(const PagedKv& kv, int32_t layer, int32_t heads,
 
 void StepSelection::End(const PagedKv& kv) {
   if (any()) guesses_.EndStep(std::chrono::steady_clock::now());
-  for (const Missing& missing : missing_) {
-    if (missing.stays) bounds_.Complete(kv, missing.block);
-  }
+  selecting_.RememberIn(bounds_.known(), kv);
 }
 
 uint64_t StepSelection::BytesWanted(const KvLayout& layout, int64_t tokens,

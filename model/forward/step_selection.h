@@ -7,7 +7,7 @@
 #include "kernels/attention.h"
 #include "kernels/selection/page_guesses.h"
 #include "kernels/selection/select_pages.h"
-#include "model/forward/model_runner.h"
+#include "model/forward/selecting_rows.h"
 
 namespace penstock {
 
@@ -16,18 +16,14 @@ namespace penstock {
 // layer, by the first step that needs them.
 class StepSelection {
  public:
-  // The first layers attend to all pages, as published: their attention is spread wide.
-  static constexpr int32_t kDenseLayers = 2;
-
   explicit StepSelection(const Exec& exec) : exec_(exec) {}
 
   void Begin();
-  // Adds the rows of a sequence, of which `first_row` is the first in the batch. Returns the number
-  // of leading rows that do not select.
+  // As SelectingRows::Add.
   int64_t Add(const SequenceStep& sequence, const PagedKv& kv, int64_t first_row);
   // Behind the last Add.
   void FinishAdding(const PagedKv& kv);
-  bool any() const { return !rows_.empty(); }
+  bool any() const { return selecting_.any(); }
 
   // For Attention: the `index`-th row that was added, with the pages that Choose has chosen.
   AttentionSequence RowAt(size_t index) const;
@@ -59,23 +55,15 @@ class StepSelection {
                               const PageSelection& selection);
 
  private:
-  struct Missing {
-    uint32_t block = 0;
-    bool stays = false;  // none of its tokens is a guess
-    int64_t row = 0;     // the first that needs it
-  };
-
   void SelectFor(std::span<const SelectingRow> rows, const PagedKv& kv, int32_t layer,
                  int32_t heads, View<const float, 2> queries);
 
   const Exec exec_;
   PageBounds bounds_;
   PageGuesses guesses_;
-  std::vector<SelectingRow> rows_;
-  std::vector<bool> bounded_;     // of each row: none of its pages was missing
-  std::vector<int64_t> slots_;    // of each row, its own in its tables
-  std::vector<Missing> missing_;  // blocks whose bounds this step computes
-  std::vector<uint32_t> tables_;  // of all rows
+  SelectingRows selecting_;
+  std::vector<SelectingRow> rows_;  // of selecting_, with their tables
+  std::vector<uint32_t> tables_;    // of all rows
 };
 
 }  // namespace penstock

@@ -65,7 +65,7 @@ void TransformerRunner::ReportReads(const StepArgs& args) const {
 }
 
 bool TransformerRunner::Selects(int32_t layer, const Batch& batch) {
-  return !batch.chosen.empty() && layer >= StepSelection::kDenseLayers;
+  return !batch.chosen.empty() && layer >= kDenseLayers;
 }
 
 // Chooses the pages of the rows that select, and returns what each row of the layer attends to.

@@ -206,29 +206,29 @@ TEST(PageBoundsTest, AreOfTheBlockAsItIsNow) {
   const auto compute = [&](uint32_t block) {
     bounds.Reserve(kv, block);
     bounds.Compute(kv, block, 0, 0);
-    bounds.Complete(kv, block);
+    bounds.known().Remember(kv, block);
   };
   compute(0);
-  EXPECT_FALSE(bounds.Has(kv, 0)) << "an arena without serial numbers is not remembered";
+  EXPECT_FALSE(bounds.known().Has(kv, 0)) << "an arena without serial numbers is not remembered";
   std::vector<std::atomic<uint64_t>> numbers(2);
   numbers[0] = 7;
   numbers[1] = 8;
   kv.serials = numbers.data();
   compute(0);
-  EXPECT_TRUE(bounds.Has(kv, 0));
-  EXPECT_FALSE(bounds.Has(kv, 1));
+  EXPECT_TRUE(bounds.known().Has(kv, 0));
+  EXPECT_FALSE(bounds.known().Has(kv, 1));
   EXPECT_EQ(bounds.bytes(), 2 * 16 * sizeof(Bf16));
   numbers[0] = 9;  // taken for other tokens
-  EXPECT_FALSE(bounds.Has(kv, 0));
+  EXPECT_FALSE(bounds.known().Has(kv, 0));
   const std::vector<float> key(16, 50.0f);
   for (int64_t slot = 0; slot < 16; ++slot) {
     cpu::StoreKvRow(kv, {.block = 0, .slot = slot}, key.data());
   }
   compute(0);
-  EXPECT_TRUE(bounds.Has(kv, 0));
+  EXPECT_TRUE(bounds.known().Has(kv, 0));
   for (int i = 0; i < 2 * 16; ++i) EXPECT_EQ(ToFloat(bounds.Of(layout, 0, 0, 0)[i]), 50.0f);
   bounds.Reserve(kv, 0);
-  EXPECT_FALSE(bounds.Has(kv, 0)) << "they are being computed anew";
+  EXPECT_FALSE(bounds.known().Has(kv, 0)) << "they are being computed anew";
 }
 
 }  // namespace

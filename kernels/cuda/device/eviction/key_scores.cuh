@@ -44,9 +44,7 @@ __global__ void __launch_bounds__(KeyTiles<kCode, kDim>::kThreads)
     SyncBlock();  // every norm is known
     if (thread >= kDim) continue;
     for (int row = 0; row < Tiles::kTokens; ++row) {
-      const auto* chunk =
-          reinterpret_cast<const uint16_t*>(keys + Swizzled<Tiles::kRow>(row, thread / 8));
-      sum = Add(sum, Multiply(WidenBf16(chunk[thread % 8]), inverse[row]));
+      sum = Add(sum, Multiply(Tiles::At(keys, row, thread), inverse[row]));
     }
   }
   if (thread < kDim) MeanOf<kDim>(p, split, kv_head)[thread] = sum;

@@ -24,22 +24,28 @@ struct KeyTiles {
   // Returns the rows of a tile, swizzled, in shared memory; zeros behind the last token. All
   // threads of the block call it, and are done with the tile before.
   static PENSTOCK_DEVICE const uint8_t* Load(const KeyScoreParams& p, int kv_head, int tile) {
-    const KvSource from{p.kv, p.table, kv_head, p.tokens};
+    return Load(KvSource{p.kv, p.table, kv_head, p.tokens}, tile);
+  }
+  static PENSTOCK_DEVICE const uint8_t* Load(const KvSource& from, int tile) {
     TilePages<kTokens> pages;
     pages.Load(from, tile * kTokens);
     SyncBlock();  // all threads are done with the tile before
     uint8_t* stage = SharedMemory();
-    Plane::Fetch(from, p.kv.keys, pages, tile * kTokens, stage);
+    Plane::Fetch(from, from.kv.keys, pages, tile * kTokens, stage);
     CommitCopies();
     WaitCopies<0>();
     SyncBlock();  // the copies of all threads are complete
     if constexpr (!Plane::kCodes) return stage;
     uint8_t* converted = stage + Plane::kStageBytes;
-    Plane::Convert(stage, p.tokens - tile * kTokens, converted);
+    Plane::Convert(stage, from.length - tile * kTokens, converted);
     SyncBlock();  // the whole tile is converted
     return converted;
   }
 
+  static PENSTOCK_DEVICE float At(const uint8_t* keys, int row, int element) {
+    const auto* chunk = reinterpret_cast<const uint16_t*>(keys + Swizzled<kRow>(row, element / 8));
+    return WidenBf16(chunk[element % 8]);
+  }
   // Calls use(element, value) for all elements of a row, in order.
   template <class Use>
   static PENSTOCK_DEVICE void ForElements(const uint8_t* keys, int row, const Use& use) {
