@@ -14,6 +14,7 @@ namespace {
 // One sequence's rows of the batch, in slots from `slot` on.
 struct Part {
   const SequenceStep* sequence = nullptr;
+  int32_t first_row = 0;
   int32_t rows = 0;
   int32_t slot = 0;
 };
@@ -66,16 +67,17 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
         std::max(attention.table_stride, layout.BlocksFor(part.slot + part.rows));
   }
   for (const Part& part : parts) {
-    const int32_t first_row = std::exchange(attention.rows, attention.rows + part.rows);
+    attention.rows += part.rows;
     const int64_t stride = attention.table_stride;
     if (prompts != nullptr && part.sequence->prompt) {
       PromptRows& rows = attention.prompts;
       AppendTable(part, kv, stride, rows.tables, rows.row_tables);
-      rows.sequences.push_back({.first_row = first_row, .rows = part.rows, .position = part.slot});
+      rows.sequences.push_back(
+          {.first_row = part.first_row, .rows = part.rows, .position = part.slot});
     } else {
       AppendTable(part, kv, stride, attention.tables, attention.row_tables);
       attention.sequences.push_back(
-          {.first_row = first_row, .rows = part.rows, .position = part.slot});
+          {.first_row = part.first_row, .rows = part.rows, .position = part.slot});
     }
   }
   if (prompts != nullptr) attention.prompts.Plan(*prompts, attention.table_stride);
@@ -84,10 +86,43 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
   return attention;
 }
 
+// Divides the parts into rows that attend to all pages and rows that choose; part i has table i.
+CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t group) {
+  const int32_t page = kv.layout.block_tokens;
+  CudaSelected selected;
+  std::vector<Part> dense;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Part part = parts[i];
+    const PageSelection& selection = part.sequence->selection;
+    const auto first = static_cast<int32_t>(selection.Leading(part.slot, part.rows, page));
+    for (int32_t row = first; row < part.rows; ++row) {
+      const int32_t position = part.slot + row;
+      const auto pages = static_cast<int32_t>(kv.layout.BlocksFor(position + 1));
+      selected.pages_max = std::max(selected.pages_max, pages);
+      selected.keep_max = std::max(selected.keep_max, selection.pages);
+      selected.rows.push_back({.query = part.first_row + row,
+                               .table = static_cast<int32_t>(i),
+                               .pages = pages,
+                               .keep = selection.pages});
+      selected.chosen.sequences.push_back(
+          {.first_row = part.first_row + row,
+           .rows = 1,
+           .position = static_cast<int32_t>(selection.Attended(position, page) - 1)});
+    }
+    part.rows = first;
+    if (part.rows > 0) dense.push_back(part);
+  }
+  if (!selected.any()) return selected;
+  selected.dense = Plan(dense, kv, group, nullptr);
+  selected.chosen.rows = static_cast<int32_t>(selected.rows.size());
+  selected.chosen.plan = cuda::PlanAttention(selected.chosen.sequences, group);
+  return selected;
+}
+
 }  // namespace
 
 CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
-                     const cuda::library::PrefillShape* prompts)
+                     const cuda::library::PrefillShape* prompts, const KnownBounds* known)
     : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
   std::vector<Part> parts, last_parts;
@@ -96,7 +131,9 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
     const int32_t first_slot = sequence.position - sequence.evicted;
-    parts.push_back({&sequence, rows, first_slot});
+    const auto first_row = static_cast<int32_t>(tokens.size());
+    parts.push_back({&sequence, first_row, rows, first_slot});
+    if (known != nullptr) selecting.Add(sequence, args.kv, first_row, *known);
     for (int32_t row = 0; row < rows; ++row) {
       const int32_t slot = first_slot + row;
       tokens.push_back(sequence.tokens[row]);
@@ -107,7 +144,8 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
       row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
     }
     if (!sequence.wants_last()) continue;
-    last_parts.push_back({&sequence, 1, first_slot + rows - 1});
+    last_parts.push_back(
+        {&sequence, static_cast<int32_t>(last_rows.size()), 1, first_slot + rows - 1});
     last_of.push_back(i);
     last_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
   }
@@ -115,6 +153,11 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
   all_last = last_rows.size() == tokens.size();
   all = Plan(parts, args.kv, group, prompts);
   if (!all_last) last = Plan(last_parts, args.kv, group, prompts);
+  if (!selecting.any()) return;
+  selecting.FinishAdding();
+  for (const auto& missing : selecting.missing()) unbounded.push_back(missing.block);
+  all_selected = Select(parts, args.kv, group);
+  if (!all_last) last_selected = Select(last_parts, args.kv, group);
 }
 
 bool CudaBatch::paddable() const {
@@ -127,23 +170,47 @@ CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
   const auto rows = static_cast<uint32_t>(all.rows);
   const uint32_t padded = rows <= 8 ? std::bit_ceil(rows) : (rows + 7) / 8 * 8;
   const int32_t at_most = std::min(static_cast<int32_t>(padded), rows_max);
-  return {.rows = at_most,
-          .table_stride = RoundUpSize(all.table_stride),
-          .narrow = at_most * row_tiles_,
-          .items = static_cast<int32_t>(RoundUpSize(static_cast<int64_t>(all.plan.items.size())))};
+  CudaBatchShape shape{.all = PaddedShape(all, at_most)};
+  const CudaSelected& s = all_selected;
+  if (!s.any()) return shape;
+  if (!s.dense.sequences.empty()) shape.dense = PaddedShape(s.dense, at_most);
+  shape.chosen = PaddedShape(s.chosen, at_most);
+  shape.pages_max = static_cast<int32_t>(RoundUpSize(s.pages_max));
+  shape.keep_max = static_cast<int32_t>(RoundUpSize(s.keep_max));
+  shape.unbounded = static_cast<int32_t>(RoundUpSize(std::ssize(unbounded)));
+  return shape;
+}
+
+CudaAttentionShape CudaBatch::PaddedShape(const CudaAttention& attention, int32_t rows) const {
+  return {.rows = rows,
+          .table_stride = RoundUpSize(attention.table_stride),
+          .narrow = rows * row_tiles_,
+          .items = static_cast<int32_t>(RoundUpSize(std::ssize(attention.plan.items)))};
 }
 
 void CudaBatch::PadTo(const CudaBatchShape& shape) {
-  tokens.resize(shape.rows);
-  positions.resize(shape.rows);
-  slots.resize(shape.rows, -1);
-  if (!row_slots.empty()) row_slots.resize(shape.rows, -1);
-  last_rows.resize(shape.rows);
-  draws.resize(shape.rows);  // padding draws belong to no row
-  all.PadTo(shape);
+  const int32_t rows = shape.all.rows;
+  tokens.resize(rows);
+  positions.resize(rows);
+  slots.resize(rows, -1);
+  if (!row_slots.empty()) row_slots.resize(rows, -1);
+  last_rows.resize(rows);
+  draws.resize(rows);  // padding draws belong to no row
+  all.PadTo(shape.all);
+  if (!all_selected.any()) return;
+  unbounded.resize(shape.unbounded, cuda::kNoBlock);
+  all_selected.PadTo(shape);
 }
 
-void CudaAttention::PadTo(const CudaBatchShape& shape) {
+void CudaSelected::PadTo(const CudaBatchShape& shape) {
+  if (shape.dense.rows > 0) dense.PadTo(shape.dense);
+  chosen.PadTo(shape.chosen);
+  rows.resize(shape.chosen.rows);
+  pages_max = shape.pages_max;
+  keep_max = shape.keep_max;
+}
+
+void CudaAttention::PadTo(const CudaAttentionShape& shape) {
   for (std::vector<uint32_t>* const all : {&tables, &row_tables}) {
     if (all->empty()) continue;
     std::vector<uint32_t> padded(shape.rows * shape.table_stride);

@@ -6,18 +6,28 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/sample.h"
+#include "kernels/cuda/selection/selection.h"
 #include "kernels/library/prefill.h"
 #include "model/cuda/prompts/prompt_rows.h"
-#include "model/forward/model_runner.h"
+#include "model/forward/selecting_rows.h"
 
 namespace penstock {
 
 // The sizes that the arrays of a decode step are padded to, so that many steps have equal sizes.
-struct CudaBatchShape {
+struct CudaAttentionShape {
   int32_t rows = 0;
   int64_t table_stride = 0;
   int32_t narrow = 0;  // narrow tiles
   int32_t items = 0;   // splits of these
+
+  bool operator==(const CudaAttentionShape&) const = default;
+};
+struct CudaBatchShape {
+  CudaAttentionShape all;
+  // As CudaSelected. Zeros where there are none.
+  CudaAttentionShape dense, chosen;
+  int32_t pages_max = 0, keep_max = 0;
+  int32_t unbounded = 0;
 
   bool operator==(const CudaBatchShape&) const = default;
 };
@@ -34,15 +44,28 @@ struct CudaAttention {
   std::vector<uint32_t> row_tables;
   int64_t table_stride = 0;
 
+  void PadTo(const CudaAttentionShape& shape);
+};
+
+// The rows of a step that attend, in the layers in which some of them choose pages.
+struct CudaSelected {
+  CudaAttention dense;   // of rows that attend to all pages
+  CudaAttention chosen;  // a sequence of each row that chooses; the GPU writes its tables
+  std::vector<cuda::SelectRow> rows;  // of `chosen`, with the tables of all rows' attention
+  int32_t pages_max = 0, keep_max = 0;
+
+  bool any() const { return !rows.empty(); }
   void PadTo(const CudaBatchShape& shape);
 };
 
 // A step in the form that the kernels take, on the host. Plain data of one step.
 struct CudaBatch {
   // `group`: query heads per KV head. `prompts`: the library's kernel computes attention of the
-  // rows of prompts, on a model and a GPU like this; null: ours does.
+  // rows of prompts, on a model and a GPU like this; null: ours does. `known`: rows may choose the
+  // pages that they attend to; null: none does.
   CudaBatch(const StepArgs& args, int32_t group,
-            const cuda::library::PrefillShape* prompts = nullptr);
+            const cuda::library::PrefillShape* prompts = nullptr,
+            const KnownBounds* known = nullptr);
 
   // True if PadTo supports the step: every sequence has one token, with logits or a draw, and the
   // library computes none.
@@ -62,6 +85,9 @@ struct CudaBatch {
   CudaAttention all;               // attention of every row
   CudaAttention last;              // attention of the rows in last_rows
   bool all_last = false;           // last_rows are all rows; `last` is empty
+  SelectingRows selecting;
+  std::vector<uint32_t> unbounded;           // blocks whose bounds the step finds
+  CudaSelected all_selected, last_selected;  // as `all` and `last`
   std::vector<int32_t> last_rows;  // rows with logits or draws, in the order of `last`
   // Indices into last_rows: for each row of StepArgs::logits, and for each draw of StepArgs::drawn.
   std::vector<int32_t> logits_rows;
@@ -70,6 +96,7 @@ struct CudaBatch {
  private:
   int32_t row_tiles_;  // narrow tiles of a token
 
+  CudaAttentionShape PaddedShape(const CudaAttention& attention, int32_t rows) const;
   // `last_of` are the sequences of `last_rows`.
   void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
 };

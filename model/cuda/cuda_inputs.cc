@@ -14,4 +14,10 @@ AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs)
           .prompt_row_tables = inputs.Add(attention.prompts.row_tables)};
 }
 
+SelectedInputs AddSelected(const CudaSelected& selected, StepInputs& inputs) {
+  return {.dense = AddAttention(selected.dense, inputs),
+          .chosen = AddAttention(selected.chosen, inputs),
+          .rows = inputs.Add(selected.rows)};
+}
+
 }  // namespace penstock

@@ -34,4 +34,12 @@ struct AttentionInputs {
 
 AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs);
 
+// The same of a CudaSelected.
+struct SelectedInputs {
+  AttentionInputs dense, chosen;
+  size_t rows = 0;
+};
+
+SelectedInputs AddSelected(const CudaSelected& selected, StepInputs& inputs);
+
 }  // namespace penstock

@@ -174,40 +174,77 @@ void CudaLayers::KeepLastRows(CudaStep& step) const {
                    rows, parts_.stream);
   step.attention = &step.batch.last;
   step.attention_at = &step.last_at;
+  step.selected = &step.batch.last_selected;
+  step.selected_at = &step.last_selected_at;
   step.residual = s.last_residual.as<float>();
   step.queries = s.last_queries.as<Bf16>();
 }
 
-void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
+cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& step,
+                                              const CudaAttention& rows,
+                                              const AttentionInputs& at) const {
   const ModelConfig& config = parts_.config;
   const CudaScratch& s = parts_.scratch;
+  const int64_t width = int64_t{config.heads} * config.head_dim;
+  return {.queries = step.queries,
+          .query_stride = width,
+          .output = s.input.as<Bf16>(),
+          .output_stride = width,
+          .kv = cuda::PlanesOf(step.kv, layer),
+          .tables = step.At<uint32_t>(step.InRows(layer) ? at.row_tables : at.tables),
+          .table_stride = rows.table_stride,
+          .sequences = step.At<cuda::AttentionSequence>(at.sequences),
+          .wide = step.At<cuda::AttentionTile>(at.wide),
+          .narrow = step.At<cuda::AttentionTile>(at.narrow),
+          .items = step.At<cuda::SplitItem>(at.items),
+          .wide_scratch = s.wide_attention.as<float>(),
+          .narrow_scratch = s.narrow_attention.as<float>(),
+          .group = config.heads / config.kv_heads,
+          .window = WindowIn(config, layer),
+          .scale_log2 = ScaleLog2(config),
+          .cap_factor = CapFactor(config),
+          .sinks = parts_.weights.layers[layer].sinks.as<float>()};
+}
+
+void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
   const CudaAttention& a = *step.attention;
-  const AttentionInputs& at = *step.attention_at;
+  if (layer >= kDenseLayers && step.selected->any()) return AttendSelected(layer, step);
   if (a.prompts.plan.items > 0) AttendPrompts(layer, step);
   if (a.sequences.empty()) return;
-  const int64_t width = int64_t{config.heads} * config.head_dim;
   const CudaLayer& w = parts_.weights.layers[layer];
-  const cuda::AttentionParams params{
-      .queries = step.queries,
-      .query_stride = width,
-      .output = s.input.as<Bf16>(),
-      .output_stride = width,
-      .kv = cuda::PlanesOf(step.kv, layer),
-      .tables = step.At<uint32_t>(step.InRows(layer) ? at.row_tables : at.tables),
-      .table_stride = a.table_stride,
-      .sequences = step.At<cuda::AttentionSequence>(at.sequences),
-      .wide = step.At<cuda::AttentionTile>(at.wide),
-      .narrow = step.At<cuda::AttentionTile>(at.narrow),
-      .items = step.At<cuda::SplitItem>(at.items),
-      .wide_scratch = s.wide_attention.as<float>(),
-      .narrow_scratch = s.narrow_attention.as<float>(),
-      .group = config.heads / config.kv_heads,
-      .window = WindowIn(config, layer),
-      .scale_log2 = ScaleLog2(config),
-      .cap_factor = CapFactor(config),
-      .sinks = w.sinks.as<float>()};
+  const cuda::AttentionParams params = AttentionOf(layer, step, a, *step.attention_at);
   if (w.latents.has_value()) return Latents(w, a.rows).Attend(params, a.plan.counts());
   cuda::Attention(params, a.plan.counts(), parts_.stream);
+}
+
+// Rows that choose pages first find the bounds that they lack.
+void CudaLayers::AttendSelected(int32_t layer, const CudaStep& step) const {
+  const ModelConfig& config = parts_.config;
+  const CudaSelected& selected = *step.selected;
+  const PageSelector& selector = *parts_.selector;
+  const std::vector<uint32_t>& unbounded = step.batch.unbounded;
+  selector.FindBounds(step.kv, layer, step.At<uint32_t>(step.unbounded),
+                      static_cast<int32_t>(unbounded.size()), parts_.stream);
+  const uint32_t* tables =
+      selector.Choose(layer,
+                      {.rows = step.At<cuda::SelectRow>(step.selected_at->rows),
+                       .count = static_cast<int32_t>(selected.rows.size()),
+                       .pages_max = selected.pages_max,
+                       .keep_max = selected.keep_max,
+                       .tables = step.At<uint32_t>(step.attention_at->tables),
+                       .table_stride = step.attention->table_stride,
+                       .queries = step.queries},
+                      parts_.stream);
+  if (!selected.dense.sequences.empty()) {
+    cuda::Attention(AttentionOf(layer, step, selected.dense, step.selected_at->dense),
+                    selected.dense.plan.counts(), parts_.stream);
+  }
+  cuda::AttentionParams chosen =
+      AttentionOf(layer, step, selected.chosen, step.selected_at->chosen);
+  chosen.tables = tables;
+  chosen.table_stride = int64_t{config.kv_heads} * selected.keep_max;
+  chosen.head_table_stride = selected.keep_max;
+  cuda::Attention(chosen, selected.chosen.plan.counts(), parts_.stream);
 }
 
 // By the library's kernel, each row into its place among the step's rows.

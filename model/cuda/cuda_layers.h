@@ -6,6 +6,7 @@
 #include "model/cuda/cuda_step.h"
 #include "model/cuda/latents/latent_pass.h"
 #include "model/cuda/product_exchange.h"
+#include "model/cuda/selection/page_selector.h"
 
 namespace penstock {
 
@@ -23,6 +24,7 @@ class CudaLayers {
     const cuda::Products& products;
     ProductExchange* exchange = nullptr;  // null: this GPU has the whole model
     void* stream = nullptr;
+    PageSelector* selector = nullptr;  // null: no row chooses pages
     // Of attention that the library computes (CudaAttention::prompts), without a window and tables.
     cuda::library::PrefillShape prompts = {};
   };
@@ -48,7 +50,10 @@ class CudaLayers {
   cuda::NormParams NormAdding(CudaStep& step, const cuda::DeviceBuffer& norm) const;
   cuda::Product Qkv(const CudaLayer& layer, int32_t rows) const;
   LatentPass Latents(const CudaLayer& layer, int32_t rows) const;
+  cuda::AttentionParams AttentionOf(int32_t layer, const CudaStep& step, const CudaAttention& rows,
+                                    const AttentionInputs& at) const;
   void AttendPrompts(int32_t layer, const CudaStep& step) const;
+  void AttendSelected(int32_t layer, const CudaStep& step) const;
   void AppendLatents(int32_t layer, const StepAngles& at, const CudaStep& step) const;
   void Activate(const cuda::Product& product, int32_t rows) const;
   // The output of a layer's MLP, or of its mixture, for the rows of scratch.input.

@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/latents/latents.h"
+#include "kernels/selection/page_bounds.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/prompts/fast_check.h"
 #include "model/forward/rope_angles.h"
@@ -96,6 +97,21 @@ std::optional<EvictionAttention> CudaRunner::eviction_attention() const {
                            .evictor = evictor_.get()};
 }
 
+// Not where attention has a window, which counts positions and not slots, nor with latents, which
+// have no keys of heads, nor with the library's attention, which has no tables of single heads.
+size_t CudaRunner::BoundsBytes(const KvLayout& layout) const {
+  const auto& windows = config_.sliding_window;
+  const bool able = !options_.fast_prompts && !config_.HasLatents() &&
+                    std::ranges::count(windows, 0) == std::ssize(windows);
+  return able && options_.selects ? PageBounds::BytesOf(layout) : 0;
+}
+
+absl::Status CudaRunner::KeepBounds(const PagedKv& kv) {
+  if (BoundsBytes(kv.layout) == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(selector_, PageSelector::Create(kv, config_.heads));
+  return absl::OkStatus();
+}
+
 absl::Status CudaRunner::CheckProducts() const {
   for (const CudaLayer& layer : weights_->layers) {
     for (const CudaMatrix* m : layer.Matrices()) {
@@ -112,6 +128,7 @@ CudaLayers CudaRunner::layers() {
                      .products = *options_.products,
                      .exchange = options_.exchange,
                      .stream = device_.stream(),
+                     .selector = selector_.get(),
                      .prompts = prompts()});
 }
 
@@ -141,13 +158,21 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .max_position = max_position(),
                                    .max_tokens = options_.max_step_tokens,
                                    .draws_tokens = draws_tokens(),
-                                   .takes_evicted = evictor_ != nullptr}));
+                                   .takes_evicted = evictor_ != nullptr,
+                                   .selects_pages = selector_ != nullptr}));
   RETURN_IF_ERROR(CheckPages(args.kv));
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
   const cuda::library::PrefillShape prompts = this->prompts();
   CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads,
-                          options_.fast_prompts ? &prompts : nullptr));
+                          options_.fast_prompts ? &prompts : nullptr,
+                          selector_ != nullptr ? &selector_->known() : nullptr));
+  RETURN_IF_ERROR(RunStep(args, step));
+  if (step.batch.selecting.any()) step.batch.selecting.RememberIn(selector_->known(), args.kv);
+  return absl::OkStatus();
+}
+
+absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
   const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
   if (by_graph && !args.on_queries && step.batch.paddable()) return StepAsGraph(args, step);
   absl::Status prepared = Prepare(args, step);
@@ -165,7 +190,9 @@ absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   const CudaBatchShape shape = step.batch.PaddedShape(options_.max_step_tokens);
   step.batch.PadTo(shape);
   RETURN_IF_ERROR(Prepare(args, step));
-  if (std::vector<const void*> now = scratch_.Addresses(); now != captured_) {
+  std::vector<const void*> now = scratch_.Addresses();
+  if (selector_ != nullptr) now.insert(now.end(), {selector_->scores(), selector_->chosen()});
+  if (now != captured_) {
     graphs_.Clear();
     captured_ = std::move(now);
   }
@@ -224,7 +251,11 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.draws = inputs.Add(batch.draws);
   step.all_at = AddAttention(batch.all, inputs);
   if (!batch.all_last) step.last_at = AddAttention(batch.last, inputs);
+  step.unbounded = inputs.Add(batch.unbounded);
+  step.all_selected_at = AddSelected(batch.all_selected, inputs);
+  step.last_selected_at = AddSelected(batch.last_selected, inputs);
   RETURN_IF_ERROR(GrowScratch(batch));
+  RETURN_IF_ERROR(BeginSelection(args, batch));
   const size_t bytes = inputs.bytes().size();
   RETURN_IF_ERROR(Grow(s.inputs, std::bit_ceil(bytes), "inputs of a step"));
   RETURN_IF_ERROR(Grow(s.inputs_here, std::bit_ceil(bytes), "inputs of a step"));
@@ -234,25 +265,41 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.kv = args.kv;
   step.attention = &batch.all;
   step.attention_at = &step.all_at;
+  step.selected = &batch.all_selected;
+  step.selected_at = &step.all_selected_at;
   step.residual = s.residual.as<float>();
   step.queries = s.queries.as<Bf16>();
   return absl::OkStatus();
 }
 
+absl::Status CudaRunner::GrowAttention(const CudaAttention& attention) {
+  const cuda::AttentionPlan& plan = attention.plan;
+  // Wide tiles of latents keep their sums in registers.
+  const size_t wide = config_.HasLatents() ? 0 : plan.wide.size();
+  RETURN_IF_ERROR(Grow(scratch_.wide_attention,
+                       cuda::WideScratchBytes(wide, config_.kv_heads, config_.head_dim),
+                       "attention of prompts"));
+  const int32_t value_dim = kv_layout().ValueDim();
+  return Grow(scratch_.narrow_attention,
+              std::bit_ceil(cuda::NarrowScratchBytes(plan.shares, config_.kv_heads, value_dim)),
+              "split attention");
+}
+
+absl::Status CudaRunner::BeginSelection(const StepArgs& args, const CudaBatch& batch) {
+  if (!batch.selecting.any()) return absl::OkStatus();
+  for (const auto& missing : batch.selecting.missing()) {
+    selector_->known().Forget(args.kv, missing.block);
+  }
+  const CudaSelected& all = batch.all_selected;
+  return selector_->Reserve(std::ssize(all.rows), all.pages_max, all.keep_max);
+}
+
 absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   CudaScratch& s = scratch_;
-  for (const CudaAttention* attention : {&batch.all, &batch.last}) {
-    const cuda::AttentionPlan& plan = attention->plan;
-    // Wide tiles of latents keep their sums in registers.
-    const size_t wide = config_.HasLatents() ? 0 : plan.wide.size();
-    RETURN_IF_ERROR(Grow(s.wide_attention,
-                         cuda::WideScratchBytes(wide, config_.kv_heads, config_.head_dim),
-                         "attention of prompts"));
-    const int32_t value_dim = kv_layout().ValueDim();
-    RETURN_IF_ERROR(
-        Grow(s.narrow_attention,
-             std::bit_ceil(cuda::NarrowScratchBytes(plan.shares, config_.kv_heads, value_dim)),
-             "split attention"));
+  for (const CudaAttention* attention :
+       {&batch.all, &batch.last, &batch.all_selected.dense, &batch.all_selected.chosen,
+        &batch.last_selected.dense, &batch.last_selected.chosen}) {
+    RETURN_IF_ERROR(GrowAttention(*attention));
   }
   if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;

@@ -34,6 +34,8 @@ class CudaRunner final : public ModelRunner {
     int load_threads = 1;  // that read the weights
     // Memory for evictions of KV is allocated, where the model allows them.
     bool evicts = false;
+    // Memory for bounds of pages is kept, where the model allows selections.
+    bool selects = false;
     // numerics=fast: the library's kernel computes attention of the rows of prompts
     // (SequenceStep::prompt), and the last bits of a sequence depend on where its prompt ends.
     bool fast_prompts = false;
@@ -53,6 +55,12 @@ class CudaRunner final : public ModelRunner {
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
   std::optional<EvictionAttention> eviction_attention() const override;
+  bool selects_pages() const override { return selector_ != nullptr; }
+  // The memory of a block's bounds, which KeepBounds allocates; 0: the runner keeps none.
+  size_t BoundsBytes(const KvLayout& layout) const;
+  // Takes selections from now on, of `kv`'s blocks, where BoundsBytes is not 0. RESOURCE_EXHAUSTED
+  // that names the allocation.
+  absl::Status KeepBounds(const PagedKv& kv);
   size_t weight_bytes() const { return weights_->bytes(); }  // on this GPU
   const CudaGraphs& graphs() const { return graphs_; }
 
@@ -70,6 +78,9 @@ class CudaRunner final : public ModelRunner {
   bool FinishLayer(int32_t layer, CudaStep& step);
   absl::Status AllocateEvictions();
   absl::Status GrowScratch(const CudaBatch& batch);
+  absl::Status GrowAttention(const CudaAttention& attention);
+  absl::Status BeginSelection(const StepArgs& args, const CudaBatch& batch);
+  absl::Status RunStep(const StepArgs& args, CudaStep& step);
   absl::Status Outputs(const StepArgs& args, const CudaStep& step);
   void Collect(const StepArgs& args, const CudaBatch& batch);
   absl::Status ReportLayers(const StepArgs& args);
@@ -87,6 +98,7 @@ class CudaRunner final : public ModelRunner {
   CudaGraphs graphs_;                          // destroyed before the memory that graphs use
   std::unique_ptr<CudaEvictor> evictor_;       // null: no evictions
   std::unique_ptr<ObservedQueries> observed_;  // likewise
+  std::unique_ptr<PageSelector> selector_;     // null: no selections
 };
 
 }  // namespace penstock

@@ -34,11 +34,15 @@ struct CudaStep {
   // Offsets in `inputs`.
   size_t tokens = 0, positions = 0, slots = 0, row_slots = 0, last_rows = 0, draws = 0;
   std::array<StepAngles, 3> angles;  // by LayerRope
+  size_t unbounded = 0;
   AttentionInputs all_at, last_at;
+  SelectedInputs all_selected_at, last_selected_at;
   // The rows that the rest of the layer computes: all rows, and in the last layer those with logits
   // or draws.
   const CudaAttention* attention = nullptr;
   const AttentionInputs* attention_at = nullptr;
+  const CudaSelected* selected = nullptr;
+  const SelectedInputs* selected_at = nullptr;
   float* residual = nullptr;
   cuda::Product to_add;  // what the residual still lacks of the layer before; no slices: nothing
   const float* to_add_norm = nullptr;  // of to_add, as NormParams::product_norm

@@ -103,6 +103,13 @@ KvLayout TensorParallelRunner::kv_layout() const {
           .group = WindowGroupOf(config_.sliding_window)};
 }
 
+absl::Status TensorParallelRunner::SetPages(const cuda::ShardedPages& pages) {
+  pages_ = &pages;
+  return threads_.Run([&](int rank) {
+    return ranks_[static_cast<size_t>(rank)].runner->KeepBounds(pages.view_of(rank));
+  });
+}
+
 size_t TensorParallelRunner::weight_bytes() const {
   size_t bytes = 0;
   for (const Rank& rank : ranks_) bytes += rank.runner->weight_bytes();
@@ -141,6 +148,7 @@ absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progre
   Rank& own = ranks_[static_cast<size_t>(rank)];
   StepArgs part = args;
   part.kv = pages_->view_of(rank);
+  part.kv.serials = args.kv.serials;
   if (args.on_layers_done) {
     part.on_layers_done = [&](int32_t, int32_t) { progress.PassGroup(rank); };
   }

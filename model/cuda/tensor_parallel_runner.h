@@ -25,13 +25,19 @@ class TensorParallelRunner final : public ModelRunner {
       const CudaRunner::Options& options);
 
   // Sets the pages, which outlive the runner; their block_tokens and dtype may differ from
-  // kv_layout(). Called before the first step.
-  void SetPages(const cuda::ShardedPages& pages) { pages_ = &pages; }
+  // kv_layout(). Called once, before the first step. Each GPU keeps the bounds of its heads' pages
+  // (CudaRunner::KeepBounds), whose errors it returns.
+  absl::Status SetPages(const cuda::ShardedPages& pages);
 
   int32_t vocab() const override { return config_.vocab; }
   KvLayout kv_layout() const override;
   int32_t max_position() const override { return config_.max_position; }
   bool draws_tokens() const override { return true; }
+  bool selects_pages() const override { return ranks_.front().runner->selects_pages(); }
+  // As CudaRunner::BoundsBytes, of one GPU's pages.
+  size_t BoundsBytes(const KvLayout& layout) const {
+    return ranks_.front().runner->BoundsBytes(layout);
+  }
   size_t weight_bytes() const;  // on all GPUs
   // Ends the process if a GPU fails during a step: the other GPUs would wait for it forever.
   absl::Status Step(const StepArgs& args) override;

@@ -34,6 +34,10 @@ struct PageSelection {
   bool Selects(int64_t position, int32_t block_tokens) const {
     return pages > 0 && position >= Exact(block_tokens);
   }
+  // Of `rows` tokens from `position` on, the leading ones that attend to all.
+  int64_t Leading(int64_t position, int64_t rows, int32_t block_tokens) const {
+    return pages == 0 ? rows : std::clamp(Exact(block_tokens) - position, int64_t{0}, rows);
+  }
   // The tokens that the one at `position`, which selects, attends to, itself included.
   int64_t Attended(int64_t position, int32_t block_tokens) const {
     return int64_t{pages - 1} * block_tokens + position % block_tokens + 1;

@@ -18,8 +18,7 @@ int64_t SelectingRows::Add(const SequenceStep& sequence, const PagedKv& kv, int6
   const PageSelection& selection = sequence.selection;
   const int32_t page = kv.layout.block_tokens;
   const auto rows = static_cast<int64_t>(sequence.tokens.size());
-  int64_t leading = 0;
-  while (leading < rows && !selection.Selects(sequence.position + leading, page)) ++leading;
+  const int64_t leading = selection.Leading(sequence.position, rows, page);
   if (leading == rows) return leading;
   const auto pages = static_cast<size_t>(kv.layout.BlocksFor(sequence.position + rows));
   const size_t missing = missing_.size();

@@ -83,7 +83,7 @@ TEST_F(CaptureTest, AGraphUnderWayIsNotToBeDestroyed) {
   cuda::DestroyGraph(graph);
 }
 
-CudaGraphKey Rows(int32_t rows) { return {.shape = {.rows = rows}}; }
+CudaGraphKey Rows(int32_t rows) { return {.shape = {.all = {.rows = rows}}}; }
 
 TEST_F(CaptureTest, AShapeIsCapturedWhenItComesAgain) {
   CudaGraphs graphs(2, stream_);
@@ -146,10 +146,11 @@ TEST(CudaBatch, IsPaddedToItsShape) {
     CudaBatch batch({.sequences = steps, .kv = {.arena = nullptr, .blocks = 300, .layout = layout}},
                     /*group=*/2);
     EXPECT_TRUE(batch.paddable());
-    const CudaBatchShape shape = batch.PaddedShape(512);
-    batch.PadTo(shape);
+    const CudaBatchShape padded = batch.PaddedShape(512);
+    const CudaAttentionShape& shape = padded.all;
+    batch.PadTo(padded);
     const CudaAttention& all = batch.all;
-    EXPECT_EQ(batch.PaddedShape(512), shape);
+    EXPECT_EQ(batch.PaddedShape(512), padded);
     EXPECT_EQ(all.tables.size(), static_cast<size_t>(shape.rows * shape.table_stride));
     EXPECT_EQ(all.table_stride, shape.table_stride);
     EXPECT_EQ(all.sequences.size(), static_cast<size_t>(shape.rows));

@@ -191,7 +191,7 @@ class ManyGpusRig final : public Rig {
       parts.push_back(*cuda::CudaPages::Create(*device, layout, kBlocks));
     }
     pages_.emplace(std::move(parts));
-    runner_->SetPages(*pages_);
+    EXPECT_TRUE(runner_->SetPages(*pages_).ok());
     SetPages(pages_->view());
   }
   ModelRunner& runner() override { return *runner_; }

@@ -10,8 +10,8 @@ absl::StatusOr<KvSelections> KvSelections::Open(const std::string& kv_selection,
   if (!methods.ok()) return Annotate(methods.status(), "kv_selection");
   if (!methods->empty() && !able) {
     return FailedPrecondition(
-        "kv_selection is {}, which needs device=cpu, a kv_format without a span, and a model "
-        "without sliding windows and latents; use none",
+        "kv_selection is {}, which needs a model without sliding windows and latents, a kv_format "
+        "without a span, and numerics=exact; use none",
         kv_selection);
   }
   KvSelections opened;

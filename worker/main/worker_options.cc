@@ -41,8 +41,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
   return {.model = config.model(),
           .kv_memory = config.kv_memory(),
           .kv_file = {.directory = config.kv_file_dir(),
-                      .size = config.kv_file_size(),
-                      .bounds = !config.kv_selection().empty() && config.kv_selection() != "none"},
+                      .size = config.kv_file_size()},
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .kv_format = config.kv_format(),
           .weights = config.weights(),
@@ -58,6 +57,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .gpu_kernels = config.gpu_kernels(),
           .numerics = config.numerics(),
           .evicts = Evicts(config),
+          .selects = !config.kv_selection().empty() && config.kv_selection() != "none",
           .use_mtp = UsesMtp(config),
           .splits_kv = true};
 }

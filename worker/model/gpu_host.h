@@ -27,7 +27,8 @@ struct GpuOptions {
   std::string numerics = "exact";
   int32_t block_tokens = 16;
   KvDtype dtype = KvDtype::kBf16;
-  bool evicts = false;  // as CudaRunner::Options::evicts
+  bool evicts = false;   // as CudaRunner::Options::evicts
+  bool selects = false;  // as CudaRunner::Options::selects
   // Give the layers of a window group less memory than the others (SplitKvMemory), on one GPU.
   bool splits_pages = false;
   int threads = 1;  // of this machine, for the load of the weights and the check

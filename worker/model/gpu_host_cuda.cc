@@ -53,6 +53,7 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
           .products = products == nullptr ? &cuda::OwnProducts() : products,
           .load_threads = options.threads,
           .evicts = options.evicts,
+          .selects = options.selects,
           .fast_prompts = IsFast(options)};
 }
 
@@ -114,9 +115,7 @@ class ManyGpus final : public GpuHost {
         products_(std::move(products)),
         links_(std::move(links)),
         pages_(std::move(pages)),
-        runner_(std::move(runner)) {
-    runner_->SetPages(*pages_);
-  }
+        runner_(std::move(runner)) {}
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
@@ -156,14 +155,16 @@ absl::StatusOr<int64_t> BlocksMax(const GpuOptions& options, const KvLayout& lay
                          FormatBytes(options.page_bytes_max), FormatBytes(layout.BlockStride()));
 }
 
+// `beside`: bytes that a block takes beside its page.
 absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuOptions& options,
-                                      const KvLayout& layout) {
+                                      const KvLayout& layout, size_t beside = 0) {
   const cuda::DeviceInfo info = device.Look();
   const auto share =
       static_cast<size_t>(static_cast<double>(info.memory_bytes) * options.memory_utilization);
   const size_t used = info.memory_bytes - info.free_bytes + kReserveBytes;
   const size_t left = share > used ? share - used : 0;
-  const auto blocks = static_cast<int64_t>(left / layout.BlockStride());
+  const size_t each = layout.BlockStride() + beside;
+  const auto blocks = static_cast<int64_t>(left / each);
   ASSIGN_OR_RETURN(const int64_t most, BlocksMax(options, layout));
   if (blocks >= 1) return std::min(blocks, most);
   return ResourceExhausted(
@@ -171,7 +172,7 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
       "gpu_memory_utilization of {:.2f} leaves no room for a block of {}; raise it, or use a "
       "larger GPU",
       device.index(), FormatBytes(info.memory_bytes), FormatBytes(used), FormatBytes(kReserveBytes),
-      options.memory_utilization, FormatBytes(layout.BlockStride()));
+      options.memory_utilization, FormatBytes(each));
 }
 
 KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
@@ -201,9 +202,11 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
                    CudaRunner::Create(weights, *device, RunnerOptions(options, products.get())));
   const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
   const KvLayout layout = LayoutFor(*runner, options);
-  ASSIGN_OR_RETURN(const int64_t blocks, BlocksThatFit(*device, options, layout));
+  ASSIGN_OR_RETURN(const int64_t blocks,
+                   BlocksThatFit(*device, options, layout, runner->BoundsBytes(layout)));
   const cuda::CudaPages::Room room = DivideRoom(options, layout, blocks, runner->max_position());
   ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, room, {}));
+  RETURN_IF_ERROR(runner->KeepBounds(pages->view()));
   auto host = std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
                                        std::move(pages), room.rows, options);
   host->start = start;
@@ -232,11 +235,13 @@ absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
 // Every GPU gets as many blocks as fit on the fullest one.
 absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& devices,
                                                               const GpuOptions& options,
-                                                              const KvLayout& whole) {
+                                                              const TensorParallelRunner& runner) {
+  const KvLayout whole = LayoutFor(runner, options);
   const KvLayout layout = cuda::LayoutOfRank(whole, options.tensor_parallel);
   int64_t blocks = std::numeric_limits<int64_t>::max();
   for (const auto& device : devices) {
-    ASSIGN_OR_RETURN(const int64_t fit, BlocksThatFit(*device, options, layout));
+    ASSIGN_OR_RETURN(const int64_t fit,
+                     BlocksThatFit(*device, options, layout, runner.BoundsBytes(layout)));
     blocks = std::min(blocks, fit);
   }
   std::vector<std::unique_ptr<cuda::CudaPages>> ranks;
@@ -260,7 +265,8 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
       auto runner,
       TensorParallelRunner::Create(weights, ranks, *links, RunnerOptions(options, products.get())));
   const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
-  ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, LayoutFor(*runner, options)));
+  ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, *runner));
+  RETURN_IF_ERROR(runner->SetPages(*pages));
   auto host = std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
                                          std::move(pages), std::move(runner), options);
   host->start = start;

@@ -111,7 +111,7 @@ absl::StatusOr<DiskPager::Options> PagerOptionsFor(const ModelHost::Options& opt
   }
   const auto blocks = static_cast<int64_t>(*file / layout.BlockStride());
   const uint64_t bounds =
-      options.kv_file.bounds ? static_cast<uint64_t>(blocks) * PageBounds::BytesOf(layout) : 0;
+      options.selects ? static_cast<uint64_t>(blocks) * PageBounds::BytesOf(layout) : 0;
   if (bounds > memory / 2) {
     return InvalidArgument(
         "kv_file_size is {}, and the bounds of its pages for kv_selection take {}, more than half "
@@ -282,6 +282,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .block_tokens = options.block_tokens,
                  .dtype = format.dtype,
                  .evicts = options.evicts,
+                 .selects = options.selects,
                  .splits_pages = options.splits_kv,
                  .threads = threads};
   if (options.limits_gpu_pool) {

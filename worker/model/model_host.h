@@ -22,7 +22,6 @@ struct ModelHost {
   struct KvFile {
     std::string directory;  // empty: all pages are in memory
     std::string size;       // "16GiB"
-    bool bounds = false;    // a part of kv_memory is for the bounds of pages (PageBounds)
   };
   struct Options {
     std::string model;      // directory
@@ -46,6 +45,8 @@ struct ModelHost {
     std::string gpu_kernels = "auto";  // as GpuOptions::kernels
     std::string numerics = "exact";    // as GpuOptions::numerics
     bool evicts = false;               // requests may evict KV: a GPU needs memory for it
+    // Requests may select pages: a GPU, and the memory of a file of pages, have room for bounds.
+    bool selects = false;
     bool use_mtp = false;              // load the model's layer for multi-token prediction, too
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.

@@ -20,10 +20,12 @@ struct PageBoundsView {
   int64_t block_stride = 0;  // elements
 };
 
+constexpr uint32_t kNoBlock = ~uint32_t{0};  // padding of PageBoundsParams::blocks
+
 // Arguments of FindPageBounds. All pointers are to device memory.
 struct PageBoundsParams {
   KvPlanes kv;
-  const uint32_t* blocks = nullptr;  // [count], all of whose slots are written
+  const uint32_t* blocks = nullptr;  // [count], all of whose slots are written; or kNoBlock
   int32_t count = 0;
   PageBoundsView bounds;
 };

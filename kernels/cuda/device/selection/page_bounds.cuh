@@ -17,6 +17,8 @@ __global__ void __launch_bounds__(KeyTiles<kCode, kDim>::kThreads)
     PageBoundsKernel(const __grid_constant__ PageBoundsParams p) {
   using Tiles = KeyTiles<kCode, kDim>;
   static_assert(kDim <= Tiles::kThreads);
+  const uint32_t block = p.blocks[BlockX()];
+  if (block == kNoBlock) return;
   const int kv_head = BlockY(), element = ThreadX(), tokens = 1 << p.kv.page_log2;
   const KvSource from{p.kv, p.blocks + BlockX(), kv_head, tokens};
   float greatest = -INFINITY, least = INFINITY;
@@ -30,8 +32,8 @@ __global__ void __launch_bounds__(KeyTiles<kCode, kDim>::kThreads)
     }
   }
   if (element >= kDim) return;
-  Bf16* bounds = p.bounds.layer + int64_t{p.blocks[BlockX()]} * p.bounds.block_stride +
-                 kv_head * 2 * kDim + element;
+  Bf16* bounds =
+      p.bounds.layer + int64_t{block} * p.bounds.block_stride + kv_head * 2 * kDim + element;
   bounds[0].bits = RoundBf16(greatest);
   bounds[kDim].bits = RoundBf16(least);
 }
