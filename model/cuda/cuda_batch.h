@@ -82,13 +82,13 @@ struct CudaBatch {
   std::vector<int64_t> slots;      // [rows]: block * block_tokens + slot
   // The same of the blocks' rows (PagedKv::rows); empty: the pages have none.
   std::vector<int64_t> row_slots;
-  CudaAttention all;               // attention of every row
-  CudaAttention last;              // attention of the rows in last_rows
-  bool all_last = false;           // last_rows are all rows; `last` is empty
+  CudaAttention all;      // attention of every row
+  CudaAttention last;     // attention of the rows in last_rows
+  bool all_last = false;  // last_rows are all rows; `last` is empty
   SelectingRows selecting;
   std::vector<uint32_t> unbounded;           // blocks whose bounds the step finds
   CudaSelected all_selected, last_selected;  // as `all` and `last`
-  std::vector<int32_t> last_rows;  // rows with logits or draws, in the order of `last`
+  std::vector<int32_t> last_rows;            // rows with logits or draws, in the order of `last`
   // Indices into last_rows: for each row of StepArgs::logits, and for each draw of StepArgs::drawn.
   std::vector<int32_t> logits_rows;
   std::vector<cuda::SampleRow> draws;

@@ -68,10 +68,10 @@ class SelectedPages {
   Logits Step(const std::vector<SequenceStep>& sequences) {
     const auto vocab = static_cast<size_t>(runner_.vocab());
     std::vector<float> logits(sequences.size() * vocab);
-    const absl::Status status = runner_.Step(
-        {.sequences = sequences,
-         .kv = kv_,
-         .logits = {logits.data(), {std::ssize(sequences), runner_.vocab()}}});
+    const absl::Status status =
+        runner_.Step({.sequences = sequences,
+                      .kv = kv_,
+                      .logits = {logits.data(), {std::ssize(sequences), runner_.vocab()}}});
     EXPECT_TRUE(status.ok()) << Message(status);
     Logits split;
     for (size_t i = 0; i < sequences.size(); ++i) {

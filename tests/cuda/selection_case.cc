@@ -144,8 +144,8 @@ class Run {
       const double greatest = Bound(sequence, kv_head, page, e, 1);
       const double least = Bound(sequence, kv_head, page, e, -1);
       for (int head = kv_head * c_.group; head < (kv_head + 1) * c_.group; ++head) {
-        const double query = ToFloat(
-            queries_[static_cast<size_t>(sequence * width_ + head * c_.kv.head_dim + e)]);
+        const double query =
+            ToFloat(queries_[static_cast<size_t>(sequence * width_ + head * c_.kv.head_dim + e)]);
         score += query * (query > 0 ? greatest : least);
       }
     }

@@ -80,8 +80,7 @@ TEST(GpuSelectionTest, SeveralGpusSelectAsInOneProcess) {
   LocalGenerator local(options);
   const std::vector<std::string> flags =
       OnGpu({"--tensor_parallel=2", "--nccl_library=" FAKE_NCCL});
-  Cluster cluster(
-      {.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
+  Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(200, local.vocab(), 470);
   for (const char* policy : {"quest:64", "quest:4096"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);

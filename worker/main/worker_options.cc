@@ -40,8 +40,7 @@ int32_t StepTokensOf(const v1::WorkerConfig& config) {
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
   return {.model = config.model(),
           .kv_memory = config.kv_memory(),
-          .kv_file = {.directory = config.kv_file_dir(),
-                      .size = config.kv_file_size()},
+          .kv_file = {.directory = config.kv_file_dir(), .size = config.kv_file_size()},
           .block_tokens = static_cast<int32_t>(config.block_tokens()),
           .kv_format = config.kv_format(),
           .weights = config.weights(),

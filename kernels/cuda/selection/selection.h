@@ -49,11 +49,11 @@ struct ChoosePagesParams {
   int64_t table_stride = 0;
   PageBoundsView bounds;  // of all pages of the rows but the last two
   const SelectRow* rows = nullptr;
-  int32_t count = 0;            // rows
-  int32_t pages_max = 0;        // of a row
-  float* scores = nullptr;      // scratch, [count][kv_heads][pages_max]
-  uint32_t* chosen = nullptr;   // out, page ids, [count][kv_heads][chosen_stride]
-  int64_t chosen_stride = 0;    // at least the largest `keep`
+  int32_t count = 0;           // rows
+  int32_t pages_max = 0;       // of a row
+  float* scores = nullptr;     // scratch, [count][kv_heads][pages_max]
+  uint32_t* chosen = nullptr;  // out, page ids, [count][kv_heads][chosen_stride]
+  int64_t chosen_stride = 0;   // at least the largest `keep`
 };
 // For each row and KV head, chooses the first page, the last two, and of the others those with the
 // greatest upper bound of query * key, summed over the query heads of the KV head; of equal ones

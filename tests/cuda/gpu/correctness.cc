@@ -14,6 +14,7 @@
 #include "tests/cuda/quantised_case.h"
 #include "tests/cuda/row_case.h"
 #include "tests/cuda/sample_case.h"
+#include "tests/cuda/selection_case.h"
 #include "tests/cuda/slab_case.h"
 
 namespace penstock::cuda {
@@ -184,6 +185,27 @@ void CheckEvictions(bool small, Report& report) {
   }
 }
 
+void CheckSelections(bool small, Report& report) {
+  const std::pair<KvCode, KvCode> kCodes[] = {{kBf16, kBf16}, {kF8, kF8}, {kI8, kI4}, {kL3, kL2}};
+  for (const auto& [keys, values] : kCodes) {
+    for (const int dim : {64, 128}) {
+      const int32_t longest = small ? 16 * 40 + 3 : 16 * 700 + 3;
+      const SelectionCase c{.kv = {.keys = keys,
+                                   .values = values,
+                                   .kv_heads = 2,
+                                   .head_dim = dim,
+                                   .lengths = {longest, 16 * 20}},
+                            .keep = 16};
+      const std::string name = Name(AttentionCase{.kv = c.kv, .group = c.group});
+      const SelectionResult result = RunSelection(c);
+      const double limit = keys == kBf16 ? 1e-5 : 5e-3;  // codes are converted to bf16
+      report.checks.push_back({"bounds of pages " + name, result.bounds, limit});
+      report.checks.push_back({"scores of pages " + name, result.scores, limit});
+      report.checks.push_back({"chosen pages " + name, Number(result.best), 1});
+    }
+  }
+}
+
 void CheckExperts(bool small, Report& report) {
   const int hidden = small ? 520 : 4096;
   report.checks.push_back({"scores of experts", ScoreDeviation(5, 129, hidden, 1), 1e-5});
@@ -341,6 +363,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckOtherRows(small, report);
   CheckGemm(small, report);
   CheckEvictions(small, report);
+  CheckSelections(small, report);
   CheckExperts(small, report);
   CheckLatents(small, report);
   CheckQuantised(small, report);

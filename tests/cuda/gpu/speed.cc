@@ -366,6 +366,7 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
       {"quantised", MeasureQuantisedProducts},
       {"latents", MeasureLatents},
       {"experts", MeasureExperts},
+      {"choices", MeasureChoices},
       {"draws", MeasureAllDraws},
       {"step", MeasureSteps},
       {"slabs", MeasureSlabs}};

@@ -4,11 +4,12 @@
 
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/latents/latents.h"
+#include "kernels/cuda/selection/selection.h"
 #include "tests/cuda/device_array.h"
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
 
-// Attention over latents and products of experts.
+// Attention over latents, products of experts, and the choice of pages.
 
 namespace penstock::cuda {
 namespace {
@@ -121,7 +122,53 @@ void MeasureGrouped(const ExpertShape& shape, const CodeForm* form, int tokens,
                                  .ceiling = wide ? ceilings.gemm : ceilings.copy});
 }
 
+// The time in which a query of each of `batch` sequences chooses `keep` of its pages in a layer.
+double ChoiceUs(int batch, int pages, int keep) {
+  constexpr int kKvHeads = 8, kGroup = 4, kDim = 128, kBounds = kKvHeads * 2 * kDim;
+  std::vector<uint32_t> blocks(size_t{1} * pages * batch);
+  std::iota(blocks.begin(), blocks.end(), 0u);
+  std::vector<SelectRow> rows;
+  for (int i = 0; i < batch; ++i) {
+    rows.push_back({.query = i, .table = i, .pages = pages, .keep = keep});
+  }
+  const RandomMemory bounds(2 * kBounds * blocks.size());
+  const RandomMemory queries(size_t{2} * batch * kKvHeads * kGroup * kDim);
+  const DeviceArray<uint32_t> tables(blocks);
+  const DeviceArray<SelectRow> there(rows);
+  const size_t lists = size_t{1} * batch * kKvHeads;
+  const DeviceArray<float> scores(lists * pages);
+  const DeviceArray<uint32_t> chosen(lists * keep);
+  const ChoosePagesParams params{.queries = queries.bf16(),
+                                 .query_stride = kKvHeads * kGroup * kDim,
+                                 .kv_heads = kKvHeads,
+                                 .head_dim = kDim,
+                                 .group = kGroup,
+                                 .tables = tables.data(),
+                                 .table_stride = pages,
+                                 .bounds = {.layer = bounds.bf16(), .block_stride = kBounds},
+                                 .rows = there.data(),
+                                 .count = batch,
+                                 .pages_max = pages,
+                                 .scores = scores.data(),
+                                 .chosen = chosen.data(),
+                                 .chosen_stride = keep};
+  return MedianUs([&] { ChoosePages(params, nullptr); });
+}
+
 }  // namespace
+
+void MeasureChoices(const Ceilings& ceilings, Report& report) {
+  constexpr int kKeep = 64;  // of 16 tokens
+  for (const auto& [batch, length] : {std::pair{1, 8192}, {64, 8192}, {16, 32768}}) {
+    const double us = ChoiceUs(batch, length / kPage, kKeep);
+    report.measurements.push_back({.name = "choice of " + std::to_string(kKeep) + " pages, " +
+                                           std::to_string(batch) + " x " + std::to_string(length),
+                                   .median_us = us,
+                                   .rate = 2.0 * 8 * 2 * 128 * batch * length / kPage / us / 1e3,
+                                   .unit = "GB/s",
+                                   .ceiling = ceilings.copy});
+  }
+}
 
 void MeasureLatents(const Ceilings& ceilings, Report& report) {
   for (const int heads : {16, 128}) {  // DeepSeek-V2-Lite, V3

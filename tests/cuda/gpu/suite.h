@@ -36,6 +36,7 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
 // Parts of it: attention over latents, and products of experts.
 void MeasureLatents(const Ceilings& ceilings, Report& report);
 void MeasureExperts(const Ceilings& ceilings, Report& report);
+void MeasureChoices(const Ceilings& ceilings, Report& report);
 
 // A decode step of an 8B model's shape, launch by launch and as a graph.
 void MeasureStep(double ceiling, Report& report);

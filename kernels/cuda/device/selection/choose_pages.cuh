@@ -37,13 +37,13 @@ struct PageChoice {
     equal = count;
     for (int shift = 24; shift >= 0; shift -= 8) {
       shared.bins[ThreadX()] = 0;
-      SyncBlock();
+      SyncBlock();  // all bins are zero
       for (int page = begin + ThreadX(); page < end; page += kChooseThreads) {
         const uint32_t key = ScoreKey(scores[page]);
         if (shift < 24 && key >> (shift + 8) != prefix) continue;
         AtomicAdd(&shared.bins[key >> shift & 255u], 1u);
       }
-      SyncBlock();
+      SyncBlock();  // all pages are counted
       // Thread t has the digit 255 - t, so that those before it have the greater digits.
       const uint32_t here = shared.bins[kChooseThreads - 1 - ThreadX()];
       uint32_t total;
@@ -52,7 +52,7 @@ struct PageChoice {
         shared.digit = static_cast<uint32_t>(kChooseThreads - 1 - ThreadX());
         shared.above = before;
       }
-      SyncBlock();
+      SyncBlock();  // the digit is known
       prefix = prefix << 8 | shared.digit;
       equal -= shared.above;
     }
@@ -68,8 +68,8 @@ struct PageChoice {
       const uint32_t key = page < end ? ScoreKey(scores[page]) : 0u;
       const bool higher = page < end && key > lowest, same = page < end && key == lowest;
       uint32_t total;
-      const uint32_t before = BlockBefore<kChooseWarps>(
-          (higher ? 1u : 0u) | (same ? 1u << 16 : 0u), shared.board, total);
+      const uint32_t before = BlockBefore<kChooseWarps>((higher ? 1u : 0u) | (same ? 1u << 16 : 0u),
+                                                        shared.board, total);
       const uint32_t higher_before = higher_so_far + (before & 0xffffu);
       const uint32_t equal_before = equal_so_far + (before >> 16);
       const uint32_t taken = equal_before < equal ? equal_before : equal;

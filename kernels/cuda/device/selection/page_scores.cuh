@@ -10,8 +10,8 @@
 namespace penstock::cuda {
 
 constexpr int kScoreThreads = 128, kScoreWarps = kScoreThreads / 32;
-constexpr int kScoredAtOnce = 4;     // pages whose bounds a warp loads together
-constexpr int kScoredPages = 64;     // of a block
+constexpr int kScoredAtOnce = 4;      // pages whose bounds a warp loads together
+constexpr int kScoredPages = 64;      // of a block
 constexpr int kAlwaysChosenLast = 2;  // pages, which need no score
 
 PENSTOCK_DEVICE float* ScoresOf(const ChoosePagesParams& p, int row, int kv_head) {
@@ -27,8 +27,8 @@ struct BoundsPart {
 
   PENSTOCK_DEVICE BoundsPart(const ChoosePagesParams& p, int row, int kv_head, int lane) {
     const bool greatest = lane < 16;
-    const Bf16* from = p.queries + p.rows[row].query * p.query_stride +
-                       kv_head * p.group * kDim + lane % 16 * kElements;
+    const Bf16* from = p.queries + p.rows[row].query * p.query_stride + kv_head * p.group * kDim +
+                       lane % 16 * kElements;
     PENSTOCK_UNROLL
     for (int e = 0; e < kElements; ++e) query[e] = 0;
     for (int head = 0; head < p.group; ++head, from += kDim) {
@@ -41,8 +41,7 @@ struct BoundsPart {
   }
 
   // Loads the lane's bounds of a page.
-  static PENSTOCK_DEVICE void Load(const Bf16* bounds, int lane,
-                                   uint32_t (&words)[kElements / 2]) {
+  static PENSTOCK_DEVICE void Load(const Bf16* bounds, int lane, uint32_t (&words)[kElements / 2]) {
     const auto* from = reinterpret_cast<const uint32_t*>(bounds + lane * kElements);
     if constexpr (kElements == 8) {
       const Words4 loaded = *reinterpret_cast<const Words4*>(from);
@@ -87,8 +86,7 @@ __global__ void __launch_bounds__(kScoreThreads)
     PENSTOCK_UNROLL
     for (int i = 0; i < kScoredAtOnce; ++i) {
       const int page = first + i < end ? first + i : first;
-      Part::Load(p.bounds.layer + int64_t{table[page]} * p.bounds.block_stride +
-                     kv_head * 2 * kDim,
+      Part::Load(p.bounds.layer + int64_t{table[page]} * p.bounds.block_stride + kv_head * 2 * kDim,
                  lane, words[i]);
     }
     PENSTOCK_UNROLL
