@@ -12,6 +12,7 @@
 #include "lab/fake/temp_folder.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/window_model.h"
@@ -195,6 +196,39 @@ TEST(BlendTest, TheCacheHasExactBlocksOnly) {
   // Blended again after exact requests: the same answer.
   EXPECT_EQ(AskBlended(cluster, documents, "blend:15").tokens, blended.tokens);
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+}
+
+// Documents that were evicted come back from NVMe, in the same worker and in the next one, and give
+// the same answer.
+TEST(BlendTest, DocumentsComeBackFromNvme) {
+  LocalGenerator local(ModelFolder());
+  const TempFolder nvme;
+  const Documents first = InOrder({0, 1, 2, 3}), other = InOrder({3, 1, 0, 2});
+  const uint32_t all = Held(0) + Held(1) + Held(2) + Held(3);
+  std::vector<uint32_t> answer;
+  for (int life = 0; life < 2; ++life) {
+    Cluster cluster({.prefill_flags =
+                         With({"--kv_memory=8MiB", "--dram_memory=1MiB", "--nvme_min_uses=1",
+                               "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB"}),
+                     .decode_flags = kAllow});
+    const WorkerProcess& worker = cluster.prefill().front();
+    if (life == 0) {
+      EXPECT_GT(AskBlended(cluster, first, "blend:15").usage.blend().filled_tokens(), 0u);
+      answer = AskBlended(cluster, other, "blend:15").tokens[0];
+      // Other documents, used as often, until the first ones are below.
+      for (int round = 0; round < 2; ++round) {
+        for (uint32_t i = 4; i < 10; i += 2) {
+          AskBlended(cluster, InOrder({i, i + 1}), "blend:15");
+          AskBlended(cluster, InOrder({i + 1, i}), "blend:15");
+        }
+      }
+    }
+    const TestAnswer again = AskBlended(cluster, other, "blend:15");
+    EXPECT_EQ(again.tokens[0], answer) << "life " << life;
+    EXPECT_LT(again.usage.blend().filled_tokens(), all) << "life " << life;
+    EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u) << "life " << life;
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  }
 }
 
 TEST(BlendTest, TextIsDividedBySeparators) {
