@@ -9,19 +9,21 @@
 #include "kernels/selection/page_bounds.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/prompts/fast_check.h"
-#include "model/forward/rope_angles.h"
 #include "model/forward/step_check.h"
 
 namespace penstock {
 namespace {
 
-StepAngles AddAngles(const std::vector<float>& frequencies, const RopeConfig& rope,
-                     const std::vector<int32_t>& positions, StepInputs& inputs) {
-  const size_t pairs = frequencies.size();
-  std::vector<float> cosines(positions.size() * pairs), sines(cosines.size());
-  for (size_t i = 0; i < positions.size(); ++i) {
-    RopeAngles(frequencies, rope.attention_factor, positions[i], cosines.data() + i * pairs,
-               sines.data() + i * pairs);
+StepAngles AddAngles(AngleTable& table, const std::vector<int32_t>& positions, StepInputs& inputs) {
+  const size_t pairs = table.pairs();
+  if (pairs == 0) return {};
+  std::vector<float> cosines, sines;
+  cosines.reserve(positions.size() * pairs);
+  sines.reserve(positions.size() * pairs);
+  for (const int32_t position : positions) {
+    const AngleTable::Angles angles = table.At(position);
+    cosines.insert(cosines.end(), angles.cosines.begin(), angles.cosines.end());
+    sines.insert(sines.end(), angles.sines.begin(), angles.sines.end());
   }
   return {.cosines = inputs.Add(cosines),
           .sines = inputs.Add(sines),
@@ -242,10 +244,9 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.tokens = inputs.Add(batch.tokens);
   step.slots = inputs.Add(batch.slots);
   step.row_slots = inputs.Add(batch.row_slots);
-  step.angles[static_cast<size_t>(LayerRope::kMain)] =
-      AddAngles(s.frequencies, config_.rope, batch.positions, inputs);
+  step.angles[static_cast<size_t>(LayerRope::kMain)] = AddAngles(s.angles, batch.positions, inputs);
   step.angles[static_cast<size_t>(LayerRope::kLocal)] =
-      AddAngles(s.local_frequencies, config_.local_rope, batch.positions, inputs);
+      AddAngles(s.local_angles, batch.positions, inputs);
   if (weights_->positions.bytes() > 0) step.positions = inputs.Add(batch.positions);
   step.last_rows = inputs.Add(batch.last_rows);
   step.draws = inputs.Add(batch.draws);

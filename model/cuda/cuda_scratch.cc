@@ -4,15 +4,14 @@
 #include <iterator>
 
 #include "kernels/cuda/quantised_gemm.h"
-#include "model/forward/rope_angles.h"
 
 namespace penstock {
 
 absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights& weights,
                                    const cuda::Products& products, size_t rows) {
-  frequencies = RopeFrequencies(config.rope, config.head_dim);
+  angles = AngleTable(config.rope, config.head_dim);
   if (std::ranges::count(config.layer_rope, LayerRope::kLocal) > 0) {
-    local_frequencies = RopeFrequencies(config.local_rope, config.head_dim);
+    local_angles = AngleTable(config.local_rope, config.head_dim);
   }
   const size_t hidden = config.hidden, query_width = static_cast<size_t>(QueryWidth(config));
   size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;

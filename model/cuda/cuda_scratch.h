@@ -6,6 +6,7 @@
 #include "kernels/cuda/cuda_device.h"
 #include "kernels/cuda/products.h"
 #include "model/cuda/cuda_weights.h"
+#include "model/forward/angle_table.h"
 
 namespace penstock {
 
@@ -37,8 +38,8 @@ struct CudaScratch {
   // The addresses that kernels receive. Graphs become invalid when one of them changes.
   std::vector<const void*> Addresses() const;
 
-  std::vector<float> frequencies;              // of the rotation
-  std::vector<float> local_frequencies;        // of layers with LayerRope::kLocal
+  AngleTable angles;                           // of the rotation
+  AngleTable local_angles;                     // of layers with LayerRope::kLocal
   cuda::DeviceBuffer residual, last_residual;  // f32 [tokens][hidden]
   cuda::DeviceBuffer input;                    // bf16, input of a product
   cuda::DeviceBuffer queries, last_queries;    // bf16 [tokens][QueryWidth]

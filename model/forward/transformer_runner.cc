@@ -104,7 +104,7 @@ std::optional<KeyRotations> TransformerRunner::key_rotations() const {
   }
   KeyRotations rotations{.tables = {}, .layers = {}, .exec = exec_};
   for (const RotationScratch& rotation : scratch_->rotations) {
-    rotations.tables.push_back(rotation.frequencies);
+    rotations.tables.push_back(rotation.table.frequencies());
   }
   for (int32_t layer = 0; layer < config.layers; ++layer) {
     const LayerRope rope = config.RopeOf(layer);

@@ -80,14 +80,14 @@ std::map<LayerRope, PositionAngles> PositionAnglesOf(const Weights& weights) {
 }  // namespace
 
 RotationScratch::RotationScratch(const RopeConfig& rope, int32_t head_dim, int64_t max_tokens)
-    : frequencies(RopeFrequencies(rope, head_dim)),
-      attention_factor(rope.attention_factor),
+    : table(rope, head_dim),
       cosines(Floats(max_tokens, pairs())),
       sines(Floats(max_tokens, pairs())) {}
 
 void RotationScratch::SetRow(int64_t row, int32_t position) {
-  RopeAngles(frequencies, attention_factor, position, cosines.as<float>() + row * pairs(),
-             sines.as<float>() + row * pairs());
+  const AngleTable::Angles angles = table.At(position);
+  std::ranges::copy(angles.cosines, cosines.as<float>() + row * pairs());
+  std::ranges::copy(angles.sines, sines.as<float>() + row * pairs());
 }
 
 TransformerScratch::TransformerScratch(const Weights& weights, const Exec& exec,

@@ -9,6 +9,7 @@
 #include "kernels/gemm.h"
 #include "kernels/kv_rows.h"
 #include "kernels/rope.h"
+#include "model/forward/angle_table.h"
 #include "model/forward/expert_mlp.h"
 #include "model/forward/latent_attention.h"
 #include "model/forward/step_selection.h"
@@ -21,11 +22,10 @@ struct RotationScratch {
   RotationScratch(const RopeConfig& rope, int32_t head_dim, int64_t max_tokens);
 
   void SetRow(int64_t row, int32_t position);
-  int64_t pairs() const { return static_cast<int64_t>(frequencies.size()); }
+  int64_t pairs() const { return static_cast<int64_t>(table.pairs()); }
   size_t bytes() const { return cosines.bytes() + sines.bytes(); }
 
-  const std::vector<float> frequencies;
-  const float attention_factor;
+  AngleTable table;
   Buffer cosines;  // [max_tokens, pairs]
   Buffer sines;
 };

@@ -207,10 +207,10 @@ TEST(BlendTest, DocumentsComeBackFromNvme) {
   const uint32_t all = Held(0) + Held(1) + Held(2) + Held(3);
   std::vector<uint32_t> answer;
   for (int life = 0; life < 2; ++life) {
-    Cluster cluster({.prefill_flags =
-                         With({"--kv_memory=8MiB", "--dram_memory=1MiB", "--nvme_min_uses=1",
-                               "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB"}),
-                     .decode_flags = kAllow});
+    Cluster cluster(
+        {.prefill_flags = With({"--kv_memory=8MiB", "--dram_memory=1MiB", "--nvme_min_uses=1",
+                                "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB"}),
+         .decode_flags = kAllow});
     const WorkerProcess& worker = cluster.prefill().front();
     if (life == 0) {
       EXPECT_GT(AskBlended(cluster, first, "blend:15").usage.blend().filled_tokens(), 0u);

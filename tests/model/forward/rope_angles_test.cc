@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+
+#include "model/forward/angle_table.h"
 
 namespace penstock {
 namespace {
@@ -97,6 +100,23 @@ TEST(RopeAnglesTest, AnglesAreScaledByTheAttentionFactor) {
   RopeAngles(frequencies, 2.0f, 3, cosines, sines);
   EXPECT_NEAR(cosines[0], 2 * std::cos(3.0), 1e-6);
   EXPECT_NEAR(sines[1], 2 * std::sin(0.75), 1e-6);
+}
+
+TEST(AngleTableTest, HasTheBitsOfTheAngles) {
+  const RopeConfig rope{.theta = 5000, .attention_factor = 1.5f};
+  AngleTable table(rope, 8);
+  ASSERT_EQ(table.pairs(), 4u);
+  std::vector<float> cosines(4), sines(4);
+  const AngleTable::Angles first = table.At(63);
+  const std::vector<float> before(first.cosines.begin(), first.cosines.end());
+  for (const int32_t position : {5000, 0, 63, 64, 127, 5000}) {
+    RopeAngles(RopeFrequencies(rope, 8), 1.5f, position, cosines.data(), sines.data());
+    const AngleTable::Angles angles = table.At(position);
+    EXPECT_TRUE(std::ranges::equal(angles.cosines, cosines)) << position;
+    EXPECT_TRUE(std::ranges::equal(angles.sines, sines)) << position;
+  }
+  EXPECT_TRUE(std::ranges::equal(first.cosines, before)) << "they stay valid";
+  EXPECT_EQ(AngleTable().pairs(), 0u);
 }
 
 }  // namespace
