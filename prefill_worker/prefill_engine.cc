@@ -51,10 +51,6 @@ void PrefillEngine::Stop() {
 }
 
 absl::Status PrefillEngine::Submit(PrefillJob job) {
-  if (job.hidden_state && hidden_size_ == 0) {
-    return absl::UnimplementedError(
-        "embeddings need prefill workers on CPUs; on GPUs they do not have the hidden states");
-  }
   const auto tokens = static_cast<int64_t>(job.tokens.size());
   if (++prompts_here_ > static_cast<int64_t>(options_.max_waiting)) {
     --prompts_here_;

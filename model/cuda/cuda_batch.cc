@@ -126,7 +126,7 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
     : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
   std::vector<Part> parts, last_parts;
-  std::vector<size_t> last_of;  // indices of the sequences of last_parts
+  std::vector<int32_t> last_of(args.sequences.size(), -1);
   for (size_t i = 0; i < args.sequences.size(); ++i) {
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
@@ -143,11 +143,11 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
       if (args.kv.rows == nullptr) continue;
       row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
     }
-    if (!sequence.wants_last()) continue;
-    last_parts.push_back(
-        {&sequence, static_cast<int32_t>(last_rows.size()), 1, first_slot + rows - 1});
-    last_of.push_back(i);
-    last_rows.push_back(static_cast<int32_t>(tokens.size()) - 1);
+    if (!sequence.wants_last() && sequence.hidden_sum.empty()) continue;
+    const auto first_last = static_cast<int32_t>(last_rows.size());
+    const int32_t kept = AddLastRows(sequence);
+    last_parts.push_back({&sequence, first_last, kept, first_slot + rows - kept});
+    last_of[i] = first_last + kept - 1;
   }
   AddOutputs(args.sequences, last_of);
   all_last = last_rows.size() == tokens.size();
@@ -161,8 +161,8 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
 }
 
 bool CudaBatch::paddable() const {
-  return all_last && all.prompts.sequences.empty() && draws.size() <= tokens.size() &&
-         all.plan.wide.empty() &&
+  return all_last && hidden.empty() && all.prompts.sequences.empty() &&
+         draws.size() <= tokens.size() && all.plan.wide.empty() &&
          all.plan.narrow.size() <= tokens.size() * static_cast<size_t>(row_tiles_);
 }
 
@@ -228,15 +228,26 @@ void CudaAttention::PadTo(const CudaAttentionShape& shape) {
   plan.items.resize(shape.items);
 }
 
-void CudaBatch::AddOutputs(std::span<const SequenceStep> sequences,
-                           const std::vector<size_t>& last_of) {
-  std::vector<int32_t> row_of(sequences.size(), -1);
-  for (size_t row = 0; row < last_of.size(); ++row) {
-    row_of[last_of[row]] = static_cast<int32_t>(row);
+int32_t CudaBatch::AddLastRows(const SequenceStep& sequence) {
+  const auto first = static_cast<int32_t>(last_rows.size());
+  const auto end = static_cast<int32_t>(tokens.size());
+  const auto rows = static_cast<int32_t>(sequence.tokens.size());
+  const int32_t kept = sequence.hidden_sum.empty() ? 1 : rows;
+  for (int32_t row = end - kept; row < end; ++row) last_rows.push_back(row);
+  if (!sequence.hidden.empty() || !sequence.hidden_sum.empty()) {
+    hidden.push_back({first, kept, sequence.hidden, sequence.hidden_sum});
   }
+  return kept;
+}
+
+void CudaBatch::AddOutputs(std::span<const SequenceStep> sequences,
+                           const std::vector<int32_t>& last_of) {
   for (size_t i = 0; i < sequences.size(); ++i) {
-    if (sequences[i].wants_logits) logits_rows.push_back(row_of[i]);
-    for (const DrawSpec& draw : sequences[i].draws) draws.push_back(ToSampleRow(draw, row_of[i]));
+    if (!sequences[i].wants_last()) continue;
+    const int32_t row = outputs++;
+    if (!hidden.empty()) output_rows.push_back(last_of[i]);
+    if (sequences[i].wants_logits) logits_rows.push_back(row);
+    for (const DrawSpec& draw : sequences[i].draws) draws.push_back(ToSampleRow(draw, row));
   }
 }
 

@@ -58,6 +58,14 @@ struct CudaSelected {
   void PadTo(const CudaBatchShape& shape);
 };
 
+// Where a step returns hidden states of rows [first, first + count) of CudaBatch::last_rows.
+struct CudaHidden {
+  int32_t first = 0;
+  int32_t count = 0;
+  std::span<float> last = {};  // SequenceStep::hidden
+  std::span<double> sum = {};  // SequenceStep::hidden_sum
+};
+
 // A step in the form that the kernels take, on the host. Plain data of one step.
 struct CudaBatch {
   // `group`: query heads per KV head. `prompts`: the library's kernel computes attention of the
@@ -67,12 +75,16 @@ struct CudaBatch {
             const cuda::library::PrefillShape* prompts = nullptr,
             const KnownBounds* known = nullptr);
 
-  // True if PadTo supports the step: every sequence has one token, with logits or a draw, and the
-  // library computes none.
+  // True if PadTo supports the step: every sequence has one token, with logits or a draw and
+  // without a hidden state, and the library computes none.
   bool paddable() const;
   // Returns sizes that are at least the step's own and at most a quarter larger, with at most
   // `rows_max` rows.
   CudaBatchShape PaddedShape(int32_t rows_max) const;
+  // The rows whose logits are computed: those with outputs, and the padding behind them.
+  int32_t logits_count() const {
+    return hidden.empty() ? static_cast<int32_t>(last_rows.size()) : outputs;
+  }
   // Adds rows that store nothing and items that do nothing. The results of the other rows do not
   // change.
   void PadTo(const CudaBatchShape& shape);
@@ -88,8 +100,13 @@ struct CudaBatch {
   SelectingRows selecting;
   std::vector<uint32_t> unbounded;           // blocks whose bounds the step finds
   CudaSelected all_selected, last_selected;  // as `all` and `last`
-  std::vector<int32_t> last_rows;            // rows with logits or draws, in the order of `last`
-  // Indices into last_rows: for each row of StepArgs::logits, and for each draw of StepArgs::drawn.
+  std::vector<int32_t> last_rows;            // rows with outputs, in the order of `last`
+  // Hidden states that the step returns, of last_rows.
+  std::vector<CudaHidden> hidden;
+  // With `hidden`, the indices of last_rows with logits or draws; without, they all have some.
+  std::vector<int32_t> output_rows;
+  int32_t outputs = 0;  // rows with logits or draws
+  // Indices of these rows: for each row of StepArgs::logits, and for each draw of StepArgs::drawn.
   std::vector<int32_t> logits_rows;
   std::vector<cuda::SampleRow> draws;
 
@@ -97,8 +114,11 @@ struct CudaBatch {
   int32_t row_tiles_;  // narrow tiles of a token
 
   CudaAttentionShape PaddedShape(const CudaAttention& attention, int32_t rows) const;
-  // `last_of` are the sequences of `last_rows`.
-  void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<size_t>& last_of);
+  // Adds the last rows of a sequence with outputs, which ends with the batch's last row so far.
+  // Returns how many they are.
+  int32_t AddLastRows(const SequenceStep& sequence);
+  // `last_of`: of each sequence with outputs, the index of its last row among last_rows.
+  void AddOutputs(std::span<const SequenceStep> sequences, const std::vector<int32_t>& last_of);
 };
 
 }  // namespace penstock

@@ -37,6 +37,11 @@ float CapFactor(const ModelConfig& config) {
 }  // namespace
 
 cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const {
+  return Multiply(matrix, parts_.scratch.input.as<Bf16>(), rows);
+}
+
+cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, const Bf16* input,
+                                   int32_t rows) const {
   cuda::Weight weight = matrix.weight;
   // Many rows use a quantised matrix often enough to expand it first. The output matrix is too
   // large for that memory; it multiplies few rows.
@@ -46,9 +51,8 @@ cuda::Product CudaLayers::Multiply(const CudaMatrix& matrix, int32_t rows) const
     cuda::ExpandWeight(weight, expanded, parts_.stream);
     weight = {.data = expanded, .outputs = weight.outputs, .inputs = weight.inputs};
   }
-  cuda::Product product =
-      parts_.products.Multiply(weight, parts_.scratch.input.as<Bf16>(), rows,
-                               parts_.scratch.product.as<float>(), parts_.stream);
+  cuda::Product product = parts_.products.Multiply(
+      weight, input, rows, parts_.scratch.product.as<float>(), parts_.stream);
   product.bias = matrix.bias;
   return product;
 }
@@ -325,11 +329,25 @@ void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
   step.to_add_norm = w.mlp_output_norm.as<float>();
 }
 
+// The rows with logits or draws, of scratch.input. Hidden states are read from there, so they go
+// to the memory of the residual, which has ended.
+const Bf16* CudaLayers::GatherOutputs(const CudaStep& step) const {
+  CudaScratch& s = parts_.scratch;
+  if (step.batch.hidden.empty()) return s.input.as<Bf16>();
+  cuda::GatherRows({.input = s.input.as<uint32_t>(),
+                    .output = s.residual.as<uint32_t>(),
+                    .from = step.At<int32_t>(step.output_rows),
+                    .width = parts_.config.hidden / 2},
+                   step.batch.outputs, parts_.stream);
+  return s.residual.as<Bf16>();
+}
+
 void CudaLayers::Logits(CudaStep& step) const {
   const ModelConfig& config = parts_.config;
-  const int32_t rows = step.attention->rows;
-  cuda::AddNorm(NormAdding(step, parts_.weights.final_norm), rows, parts_.stream);
-  const cuda::Product product = Multiply(parts_.weights.lm_head, rows);
+  cuda::AddNorm(NormAdding(step, parts_.weights.final_norm), step.attention->rows, parts_.stream);
+  const int32_t rows = step.batch.logits_count();
+  if (rows == 0) return;
+  const cuda::Product product = Multiply(parts_.weights.lm_head, GatherOutputs(step), rows);
   auto* logits = parts_.scratch.product.as<float>();
   if (product.slices > 1 || config.logit_divisor != 1 || config.logit_cap != 0) {
     cuda::SumSlices({.product = product,

@@ -42,7 +42,10 @@ class CudaLayers {
   void Logits(CudaStep& step) const;
 
  private:
+  // Of the rows of scratch.input, or of `input`.
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;
+  cuda::Product Multiply(const CudaMatrix& matrix, const Bf16* input, int32_t rows) const;
+  const Bf16* GatherOutputs(const CudaStep& step) const;
   cuda::Product MultiplyShared(const CudaMatrix& matrix, int32_t rows) const;
   // A norm of the residual into scratch.input, without a product to add.
   cuda::NormParams Norm(const CudaStep& step, const cuda::DeviceBuffer& norm) const;

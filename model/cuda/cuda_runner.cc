@@ -160,6 +160,7 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .max_position = max_position(),
                                    .max_tokens = options_.max_step_tokens,
                                    .draws_tokens = draws_tokens(),
+                                   .hidden_size = hidden_size(),
                                    .takes_evicted = evictor_ != nullptr,
                                    .selects_pages = selector_ != nullptr}));
   RETURN_IF_ERROR(CheckPages(args.kv));
@@ -249,6 +250,7 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
       AddAngles(s.local_angles, batch.positions, inputs);
   if (weights_->positions.bytes() > 0) step.positions = inputs.Add(batch.positions);
   step.last_rows = inputs.Add(batch.last_rows);
+  step.output_rows = inputs.Add(batch.output_rows);
   step.draws = inputs.Add(batch.draws);
   step.all_at = AddAttention(batch.all, inputs);
   if (!batch.all_last) step.last_at = AddAttention(batch.last, inputs);
@@ -305,7 +307,12 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   if (!makes_logits()) return absl::OkStatus();
   const size_t row_bytes = sizeof(float) * config_.vocab;
   const size_t slices = options_.products->Slices(weights_->lm_head.weight);
-  RETURN_IF_ERROR(Grow(s.product, slices * batch.last_rows.size() * row_bytes, "logits"));
+  const auto rows = static_cast<size_t>(batch.logits_count());
+  RETURN_IF_ERROR(Grow(s.product, slices * rows * row_bytes, "logits"));
+  if (!batch.hidden.empty()) {
+    RETURN_IF_ERROR(Grow(s.hidden_states, batch.last_rows.size() * config_.hidden * sizeof(Bf16),
+                         "hidden states"));
+  }
   RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
   const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);
   const auto draws = static_cast<int>(batch.draws.size());
@@ -371,6 +378,10 @@ absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
     }
     cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
                      args.drawn.size() * sizeof(cuda::SampledRow), device_.stream());
+    if (!batch.hidden.empty()) {
+      cuda::CopyToHost(scratch_.hidden_states.as<void>(), scratch_.input.as<void>(),
+                       batch.last_rows.size() * config_.hidden * sizeof(Bf16), device_.stream());
+    }
   }
   cuda::Synchronize(device_.stream());
   RETURN_IF_ERROR(cuda::TakeStatus("a step"));
@@ -393,6 +404,20 @@ void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
              .max = sampled->max,
              .total_mass = sampled->total_mass};
     ++sampled;
+  }
+  CollectHidden(batch);
+}
+
+// Sums are made in the order of the tokens.
+void CudaRunner::CollectHidden(const CudaBatch& batch) const {
+  const auto width = static_cast<size_t>(config_.hidden);
+  for (const CudaHidden& hidden : batch.hidden) {
+    const Bf16* row = scratch_.hidden_states.as<Bf16>() + static_cast<size_t>(hidden.first) * width;
+    for (int32_t i = 0; i < hidden.count; ++i, row += width) {
+      for (size_t e = 0; e < hidden.sum.size(); ++e) hidden.sum[e] += ToFloat(row[e]);
+    }
+    std::ranges::transform(row - width, row - width + hidden.last.size(), hidden.last.begin(),
+                           [](Bf16 x) { return ToFloat(x); });
   }
 }
 

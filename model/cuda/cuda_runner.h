@@ -54,6 +54,8 @@ class CudaRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
+  // Hidden states are those that products read: rounded to bf16.
+  int32_t hidden_size() const override { return config_.hidden; }
   std::optional<EvictionAttention> eviction_attention() const override;
   bool selects_pages() const override { return selector_ != nullptr; }
   // The memory of a block's bounds, which KeepBounds allocates; 0: the runner keeps none.
@@ -83,6 +85,7 @@ class CudaRunner final : public ModelRunner {
   absl::Status RunStep(const StepArgs& args, CudaStep& step);
   absl::Status Outputs(const StepArgs& args, const CudaStep& step);
   void Collect(const StepArgs& args, const CudaBatch& batch);
+  void CollectHidden(const CudaBatch& batch) const;
   absl::Status ReportLayers(const StepArgs& args);
   CudaLayers layers();
   absl::Status CheckPages(const PagedKv& kv) const;

@@ -32,7 +32,8 @@ struct CudaStep {
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
   // Offsets in `inputs`.
-  size_t tokens = 0, positions = 0, slots = 0, row_slots = 0, last_rows = 0, draws = 0;
+  size_t tokens = 0, positions = 0, slots = 0, row_slots = 0, last_rows = 0, output_rows = 0;
+  size_t draws = 0;
   std::array<StepAngles, 3> angles;  // by LayerRope
   size_t unbounded = 0;
   AttentionInputs all_at, last_at;

@@ -78,7 +78,7 @@ struct SequenceStep {
   BlendedTokens* blended = nullptr;
   bool wants_logits = false;  // returns the logits of the last of `tokens`
   // Receives the hidden state of the last of `tokens`, which its logits come from. Empty, or of
-  // hidden_size() elements, with wants_logits or fills_mtp.
+  // hidden_size() elements, with wants_logits, draws or fills_mtp.
   std::span<float> hidden = {};
   // Receives the sum of the hidden states of all `tokens` on top of what it has: one after the
   // other, so that the sum of a prompt does not depend on its division into steps. Empty, or of

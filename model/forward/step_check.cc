@@ -5,7 +5,7 @@ namespace {
 
 absl::Status CheckHidden(const SequenceStep& sequence, const StepLimits& limits, size_t index) {
   const auto hidden = static_cast<size_t>(limits.hidden_size);
-  const bool has_hidden = sequence.wants_logits || sequence.fills_mtp;
+  const bool has_hidden = sequence.wants_last() || sequence.fills_mtp;
   if (!sequence.hidden.empty() && (!has_hidden || sequence.hidden.size() != hidden)) {
     return InvalidArgument(
         "sequence {} has room for {} dimensions of a hidden state, it may have 0, or {} with "

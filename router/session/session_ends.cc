@@ -66,11 +66,6 @@ void Session::Fail(int number, const Failure& failure, TimePoint now) {
   CountFailure(attempt, failure.side);
   Close(number);
   CancelCalls(number);
-  // Placement does not know which workers have hidden states.
-  if (request_.answer.embedding && absl::IsUnimplemented(failure.status)) {
-    return FinishWith(WithDetail(FailedPrecondition("{}", Message(failure.status)),
-                                 {.field = "output.embedding"}));
-  }
   if (!IsRetryable(status)) return FinishWith(absl::InternalError(Message(status)));
   Replan(number, status, now);
 }

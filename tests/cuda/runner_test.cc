@@ -487,5 +487,59 @@ TEST(CudaRunner, RefusesStepsThatItCannotTake) {
   EXPECT_NE(Message(page).find("24 tokens"), std::string::npos);
 }
 
+// Hidden states of the last token, and their sum over all tokens, of some sequences of a batch:
+// near the CPU's, the same in chunks, and with the logits that a step without them has.
+TEST(CudaRunnerHidden, StatesAreNearTheCpusInAnyChunks) {
+  const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const auto gpu = *CudaRunner::Create(weights, *device, {});
+  TransformerRunner cpu(weights, {}, 512);
+  const std::vector<uint32_t> prompt = Prompt(30, 1), other = Prompt(7, 2);
+  constexpr size_t kWidth = 64;
+  struct Found {
+    std::vector<float> last = std::vector<float>(kWidth);
+    std::vector<double> sum = std::vector<double>(kWidth);
+    std::vector<float> logits;  // of the prompt's last token
+  };
+  const auto run = [&](ModelRunner& runner, size_t chunk, bool alone) {
+    Rig rig(runner, 2);
+    Found found;
+    for (size_t done = 0; done < prompt.size(); done += chunk) {
+      const size_t count = std::min(chunk, prompt.size() - done);
+      const bool ends = done + count == prompt.size();
+      std::vector<SequenceStep> steps;
+      if (!alone) {
+        steps.push_back({.tokens = other, .blocks = rig.tables[1], .wants_logits = true});
+      }
+      steps.push_back({.tokens = std::span(prompt).subspan(done, count),
+                       .position = static_cast<int32_t>(done),
+                       .blocks = rig.tables[0],
+                       .wants_logits = ends,
+                       .hidden_sum = found.sum});
+      if (ends) steps.back().hidden = found.last;
+      const int64_t wanted = (alone ? 0 : 1) + (ends ? 1 : 0);
+      std::vector<float> logits(static_cast<size_t>(wanted * runner.vocab()));
+      const absl::Status status = runner.Step(
+          {.sequences = steps, .kv = rig.kv, .logits = {logits.data(), {wanted, runner.vocab()}}});
+      EXPECT_TRUE(status.ok()) << Message(status);
+      found.logits.assign(logits.end() - (ends ? runner.vocab() : 0), logits.end());
+    }
+    return found;
+  };
+  const Found want = run(cpu, 30, true), got = run(*gpu, 30, true);
+  EXPECT_LT(Deviation(got.last, want.last), kBf16Deviation);
+  const std::vector<float> sum(got.sum.begin(), got.sum.end());
+  EXPECT_LT(Deviation(sum, std::vector<float>(want.sum.begin(), want.sum.end())), kBf16Deviation);
+  EXPECT_LT(Deviation(got.logits, want.logits), kBf16Deviation);
+  for (const size_t chunk : {size_t{30}, size_t{13}, size_t{1}}) {
+    const Found again = run(*gpu, chunk, chunk == 1);
+    EXPECT_EQ(again.last, got.last) << chunk;
+    EXPECT_EQ(again.sum, got.sum) << chunk;
+    EXPECT_EQ(again.logits, got.logits) << chunk;
+  }
+  Rig rig(*gpu, 1);
+  EXPECT_EQ(rig.Step({{0, prompt, 0}}), got.logits);
+}
+
 }  // namespace
 }  // namespace penstock

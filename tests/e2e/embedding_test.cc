@@ -1,56 +1,19 @@
 // Embeddings of real processes: bit for bit those of one process, however prompts are cut, cached
 // and mixed with answers.
 
-#include "router/request/embedding.h"
-
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <filesystem>
 #include <thread>
 
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/cluster/script.h"
+#include "tests/e2e/embedding_requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
-
-constexpr const char* kModules =
-    R"([{"type": "sentence_transformers.models.Transformer", "path": ""},
-        {"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"},
-        {"type": "sentence_transformers.models.Normalize", "path": "2_Normalize"}])";
-
-// The bundled model, as if it had been trained to embed.
-class EmbeddingModel {
- public:
-  explicit EmbeddingModel(const std::string& mode = "lasttoken") {
-    for (const auto& file : std::filesystem::directory_iterator(ModelFolder())) {
-      std::filesystem::create_symlink(file.path(),
-                                      folder_.path() + "/" + file.path().filename().string());
-    }
-    std::filesystem::create_directory(folder_.path() + "/1_Pooling");
-    folder_.Write("modules.json", kModules);
-    const size_t width = LocalGenerator(ModelFolder()).HiddenState(std::vector<uint32_t>{1}).size();
-    folder_.Write(
-        "1_Pooling/config.json",
-        fmt::format(R"({{"word_embedding_dimension": {}, "pooling_mode_{}": true}})", width, mode));
-  }
-  const std::string& path() const { return folder_.path(); }
-
- private:
-  TempFolder folder_;
-};
-
-v1::GenerateRequest EmbeddingOf(const std::vector<uint32_t>& prompt) {
-  v1::GenerateRequest request;
-  request.mutable_tokens()->mutable_ids()->Assign(prompt.begin(), prompt.end());
-  request.mutable_stop()->set_max_tokens(0);
-  request.mutable_output()->mutable_embedding();
-  return request;
-}
 
 TEST(Embeddings, AreThoseOfOneProcess) {
   const EmbeddingModel model;
@@ -80,9 +43,7 @@ TEST(Embeddings, AreThoseOfOneProcess) {
   uint32_t cached = 0;
   for (size_t i = 0; i < requests.size(); ++i) {
     const std::vector<float> hidden = local.HiddenState(requests[i].prompt);
-    const auto width = static_cast<uint32_t>(hidden.size());
-    const std::vector<float> expected =
-        MakeEmbedding(hidden, {.hidden = width, .dimensions = width, .normalise = true});
+    const std::vector<float> expected = NormalisedEmbedding(hidden);
     for (const v1::GenerateUnaryResponse& answer : {first[i], again[i]}) {
       ASSERT_EQ(answer.choices_size(), 1);
       const auto& embedding = answer.choices(0).embedding();
@@ -106,9 +67,7 @@ TEST(Embeddings, AMeanHasAllTokens) {
     Deadline asked(std::chrono::seconds(120));
     EXPECT_TRUE(Ask(cluster.client(), ToProto(request), asked).status.ok());  // caches its prefix
     const std::vector<float> hidden = local.MeanHiddenState(request.prompt);
-    const auto width = static_cast<uint32_t>(hidden.size());
-    const std::vector<float> expected =
-        MakeEmbedding(hidden, {.hidden = width, .dimensions = width, .normalise = true});
+    const std::vector<float> expected = NormalisedEmbedding(hidden);
     for (int i = 0; i < 2; ++i) {
       Deadline context(std::chrono::seconds(120));
       v1::GenerateUnaryResponse answer;

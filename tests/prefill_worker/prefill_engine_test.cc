@@ -29,7 +29,7 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
   int32_t vocab() const override { return kVocab; }
   KvLayout kv_layout() const override { return kLayout; }
   int32_t max_position() const override { return 4096; }
-  int32_t hidden_size() const override { return hidden_size_; }
+  int32_t hidden_size() const override { return 2; }
   MtpLayer* mtp() override { return has_mtp_ ? this : nullptr; }
   absl::Status StepMtp(const StepArgs&) override { return Internal("no guess is made here"); }
   std::optional<EvictionAttention> eviction_attention() const override {
@@ -68,7 +68,6 @@ class FakeRunner final : public ModelRunner, public MtpLayer {
     bool operator==(const Seen&) const = default;
   };
 
-  int32_t hidden_size_ = 2;
   bool has_mtp_ = false;
   std::vector<std::vector<float>> before_;  // of steps that fill the layer for MTP
   std::function<void()> before_step_;       // on the engine's thread
@@ -422,14 +421,6 @@ TEST_F(PrefillEngineTest, HiddenStatesGoFromChunkToChunk) {
   EXPECT_EQ(runner_.before_, (States{{0, 0}}));
   EXPECT_EQ(std::vector<float>(sink->hidden().values().begin(), sink->hidden().values().end()),
             (std::vector<float>{99 % 31, 100}));
-}
-
-TEST_F(PrefillEngineTest, ARunnerWithoutHiddenStatesRefusesThem) {
-  runner_.hidden_size_ = 0;
-  Make();
-  const absl::Status refused = engine_->Submit({.tokens = {1, 2}, .hidden_state = true});
-  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
-  EXPECT_EQ(engine_->prompts(), 0);
 }
 
 // The decode worker has given credit, but no choice has a second token.
