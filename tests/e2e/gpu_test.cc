@@ -2,6 +2,7 @@
 // GPU memory in between. The binaries are the workers' own but for the device below.
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -375,6 +376,34 @@ INSTANTIATE_TEST_SUITE_P(Gpus, FourGpusTest,
 TEST(SeveralGpusTest, EncodeSlabs) {
   WorkTogether({.degrees = {2, 2}, .flags = {"--wire_codec=lxr"}}, ExpectNoDetours);
 }
+
+// A codec with a calibration: what the GPUs encode and decode is what a CPU makes of the KV.
+class CalibratedTest : public testing::TestWithParam<Degrees> {};
+TEST_P(CalibratedTest, GpusEncodeSlabs) {
+  const auto in_host = [](Cluster& cluster) {
+    return MetricOf(cluster.decode()[0], "penstock_kv_landed_slabs_total{memory=\"host\"}");
+  };
+  const auto look = [&](Cluster& cluster) {
+    const double before = in_host(cluster);
+    EXPECT_GE(before, 0);
+    LocalGenerator local(ModelFolder());
+    TestRequest request = MakeRequest(150, local.vocab(), 90, /*tokens_max=*/4);
+    request.sampling.temperature = 0;
+    v1::GenerateRequest proto = ToProto(request);
+    proto.set_kv_policy("cgx2");
+    Deadline context(std::chrono::minutes(2));
+    const TestAnswer answer = Ask(cluster.client(), proto, context);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0],
+              local.Generate(request.prompt, request.sampling, 4, 0, {KvCodec::kCgx, 2}));
+    EXPECT_EQ(answer.timing.transport(), kByGpu);
+    EXPECT_THAT(answer.timing.kv_codecs(), testing::ElementsAre("cgx2"));
+    EXPECT_EQ(in_host(cluster), before);
+  };
+  WorkTogether({.degrees = GetParam(), .flags = {"--wire_codec=raw", "--lossy_kv=cgx2"}}, look);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CalibratedTest, testing::Values(Degrees{1, 1}, Degrees{2, 1}));
 
 TEST(SeveralGpusTest, PackSlabsInTheHostsMemory) {
   WorkTogether({.degrees = {2, 2}, .flags = {"--wire=tcp"}, .way = "tcp", .at_first = "tcp"},

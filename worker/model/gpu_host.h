@@ -65,8 +65,10 @@ class GpuHost {
   // pages.
   virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;
   virtual SlabDetours slab_detours() const = 0;
-  // A coder for slabs of up to `raw_bytes_max` bytes.
-  virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) = 0;
+  // A coder for slabs of up to `raw_bytes_max` bytes. `calibration` outlives it; null: none of the
+  // codecs that need one.
+  virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) = 0;
   // Names everything that decides rounding on the GPU.
   virtual std::string arithmetic() const = 0;
 

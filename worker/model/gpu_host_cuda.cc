@@ -88,8 +88,9 @@ class OneGpu final : public GpuHost {
     return slabs_.get();
   }
   SlabDetours slab_detours() const override { return {}; }
-  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
-    return MakeDeviceSlabCoder(*device_, raw_bytes_max);
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) override {
+    return MakeDeviceSlabCoder(*device_, raw_bytes_max, calibration);
   }
   std::string arithmetic() const override { return arithmetic_; }
 
@@ -131,8 +132,9 @@ class ManyGpus final : public GpuHost {
     if (movers_ == nullptr) return {};
     return {.reason = Message(movers_->peer_access()), .slabs = movers_->detours()};
   }
-  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
-    return MakeDeviceSlabCoder(*devices_.front(), raw_bytes_max);
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) override {
+    return MakeDeviceSlabCoder(*devices_.front(), raw_bytes_max, calibration);
   }
   // Without the number of GPUs: workers of different numbers share KV (docs/adr/0025).
   std::string arithmetic() const override { return arithmetic_; }

@@ -78,7 +78,7 @@ absl::Status WorkerRuntime::OpenGpuSlabs() {
   if (host_->gpu == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host_->gpu->OpenSlabs());
   const auto make = [&](size_t bytes) -> absl::StatusOr<GpuSlabMemories> {
-    ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes));
+    ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes, lossy_->calibration()));
     return MakeGpuSlabs(host_->layout, *slabs, bytes, std::move(codec));
   };
   ASSIGN_OR_RETURN(GpuSlabMemories outgoing, make(KvSenderOptions().staging_bytes));
