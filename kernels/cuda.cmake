@@ -4,7 +4,7 @@ set(cuda_kernels cuda/device/attention/attention_cuda.cu cuda/device/eviction/ev
     cuda/device/experts/quantised_experts_cuda.cu cuda/device/weights/quantised_gemm_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/page_pieces.cc cuda/sharded/head_ranges.cc
-    cuda/products.cc cuda/sharded/sharded_pages.cc cuda/weight_codes.cc)
+    cuda/products.cc cuda/sharded/peer_access.cc cuda/sharded/shard_movers.cc cuda/sharded/sharded_pages.cc cuda/weight_codes.cc)
 
 set(emulator ${PROJECT_SOURCE_DIR}/tests/cuda/emulator)
 set(emulated_sources)

@@ -23,8 +23,9 @@ size_t Summed(size_t bytes) { return bytes / kUnit * kUnit; }
 
 absl::StatusOr<std::unique_ptr<CudaSlabs>> CudaSlabs::Create(const CudaDevice& device,
                                                              const PagedKv& pages,
-                                                             const Options& options) {
-  std::unique_ptr<CudaSlabs> slabs(new CudaSlabs(device, pages, options));
+                                                             const Options& options,
+                                                             SpreadPages* spread) {
+  std::unique_ptr<CudaSlabs> slabs(new CudaSlabs(device, pages, options, spread));
   RETURN_IF_ERROR(slabs->Open());
   return slabs;
 }
@@ -55,14 +56,33 @@ absl::StatusOr<std::vector<CudaSlabs::LaunchBuffers>> CudaSlabs::CreateAllBuffer
   return all;
 }
 
+absl::StatusOr<CudaSlabs::Lane> CudaSlabs::OpenLane(bool high_priority) const {
+  Lane lane{.stream = CreateStream(high_priority), .done = CreateSleepyEvent(), .mover = nullptr};
+  if (spread_ == nullptr) return lane;
+  auto mover = spread_->OpenMover(kTasksAtOnce, options_.slab_bytes_max, high_priority);
+  device_.Select();
+  if (mover.ok()) {
+    lane.mover = *std::move(mover);
+    return lane;
+  }
+  CloseLane(lane);
+  return mover.status();
+}
+
+void CudaSlabs::CloseLane(Lane& lane) {
+  DestroyEvent(lane.done);
+  DestroyStream(lane.stream);
+}
+
 absl::Status CudaSlabs::Open() {
+  device_.Select();
   ASSIGN_OR_RETURN(buffers_, CreateAllBuffers());
   {
     MutexLock lock(gather_mutex_);
     ASSIGN_OR_RETURN(gather_buffers_, CreateAllBuffers());
-    gather_ = {.stream = CreateStream(/*high_priority=*/true), .done = CreateSleepyEvent()};
+    ASSIGN_OR_RETURN(gather_, OpenLane(/*high_priority=*/true));
   }
-  lane_ = {.stream = CreateStream(/*high_priority=*/false), .done = CreateSleepyEvent()};
+  ASSIGN_OR_RETURN(lane_, OpenLane(/*high_priority=*/false));
   RETURN_IF_ERROR(TakeStatus("streams for slabs of KV"));
   thread_ = std::thread([this] { Run(); });
   return absl::OkStatus();
@@ -80,20 +100,20 @@ CudaSlabs::~CudaSlabs() {
   }
   device_.Select();
   MutexLock lock(gather_mutex_);
-  for (const Lane& lane : {gather_, lane_}) {
-    DestroyEvent(lane.done);
-    DestroyStream(lane.stream);
-  }
+  for (Lane* lane : {&gather_, &lane_}) CloseLane(*lane);
 }
 
 std::byte* CudaSlabs::Allocate(size_t bytes) {
   device_.Select();
   auto* const memory = static_cast<std::byte*>(AllocateForWires(bytes));
   if (memory == nullptr) TakeError();  // The caller reports it.
-  return memory;
+  if (memory == nullptr || spread_ == nullptr || spread_->OnAllocated(memory, bytes)) return memory;
+  FreeForWires(memory, bytes);
+  return nullptr;
 }
 
 void CudaSlabs::Free(std::byte* memory, size_t bytes) {
+  if (spread_ != nullptr) spread_->OnFreed(memory);
   device_.Select();
   FreeForWires(memory, bytes);
 }
@@ -118,39 +138,64 @@ void CudaSlabs::FreePinned(std::byte* memory, size_t bytes) {
   munmap(memory, bytes);
 }
 
-void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const {
-  const SlabPieces pieces = SlabPiecesOf(pages_, task.pages, task.offset, task.bytes,
-                                         task.scatter ? PageAccess::kWrite : PageAccess::kRead);
+// Enqueues what MoveSlab does of a task: the copy between pages and slab, the checksum, or both.
+void CudaSlabs::EnqueueMove(const Task& task, const LaunchBuffers& buffers,
+                            const Lane& lane) const {
+  const bool copies = !task.pages.empty() && lane.mover == nullptr;
+  SlabPieces pieces{.bytes = Summed(task.total()), .ids = {}};
+  if (copies) {
+    pieces = SlabPiecesOf(pages_, task.pages, task.offset, task.bytes,
+                          task.scatter ? PageAccess::kWrite : PageAccess::kRead);
+  }
   const size_t ids_bytes = pieces.ids.size() * sizeof(uint32_t);
-  PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
   PENSTOCK_CHECK_LE(ids_bytes, buffers.ids.bytes());
-  const bool sums = !task.scatter;
+  std::ranges::copy(pieces.ids, buffers.host_ids.as<uint32_t>());
+  CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, lane.stream);
+  const SlabParams params{.arena = pieces.arena,
+                          .block_stride = pieces.stride,
+                          .offset = pieces.offset,
+                          .piece_bytes = static_cast<uint32_t>(pieces.bytes),
+                          .blocks = static_cast<uint32_t>(copies ? pieces.ids.size() : 1),
+                          .block_ids = buffers.ids.as<uint32_t>(),
+                          .slab = task.slab,
+                          .partials = task.scatter ? nullptr : buffers.partials.as<uint32_t>(),
+                          .scatter = task.scatter};
+  if (pieces.bytes > 0) MoveSlab(params, options_.processors, lane.stream);
+}
+
+void CudaSlabs::Enqueue(const Task& task, const LaunchBuffers& buffers, const Lane& lane) const {
+  PENSTOCK_CHECK_LE(task.total(), options_.slab_bytes_max);
+  const bool spread = lane.mover != nullptr && !task.pages.empty();
   const size_t summed = Summed(task.total()), tail = task.total() - summed;
   PENSTOCK_CHECK(tail == 0 || task.pages.empty());
   if (task.pinned != nullptr && task.pages.empty()) {
-    CopyToDevice(task.slab, task.pinned, task.total(), stream);
+    CopyToDevice(task.slab, task.pinned, task.total(), lane.stream);
   }
-  std::ranges::copy(pieces.ids, buffers.host_ids.as<uint32_t>());
-  CopyToDevice(buffers.ids.as<void>(), buffers.host_ids.as<void>(), ids_bytes, stream);
-  const SlabParams params{
-      .arena = task.pages.empty() ? nullptr : pieces.arena,
-      .block_stride = pieces.stride,
-      .offset = pieces.offset,
-      .piece_bytes = static_cast<uint32_t>(task.pages.empty() ? summed : pieces.bytes),
-      .blocks = static_cast<uint32_t>(task.pages.empty() ? 1 : pieces.ids.size()),
-      .block_ids = buffers.ids.as<uint32_t>(),
-      .slab = task.slab,
-      .partials = sums ? buffers.partials.as<uint32_t>() : nullptr,
-      .scatter = task.scatter};
-  if (summed > 0) MoveSlab(params, options_.processors, stream);
+  if (!spread || !task.scatter) EnqueueMove(task, buffers, lane);
   if (task.pinned != nullptr && !task.pages.empty()) {
-    CopyToHost(task.pinned, task.slab, task.total(), stream);
+    CopyToHost(task.pinned, task.slab, task.total(), lane.stream);
   }
-  if (!sums) return;
+  if (task.scatter) return;
   const auto chunks = static_cast<size_t>(SlabChunks(static_cast<int64_t>(summed)));
   CopyToHost(buffers.host_partials.as<void>(), buffers.partials.as<void>(),
-             chunks * sizeof(uint32_t), stream);
-  CopyToHost(buffers.tail.as<void>(), task.slab + summed, tail, stream);
+             chunks * sizeof(uint32_t), lane.stream);
+  CopyToHost(buffers.tail.as<void>(), task.slab + summed, tail, lane.stream);
+}
+
+// Copies between slabs and pages that are spread over several GPUs, before the tasks' other work is
+// enqueued. No stream waits for another GPU's: streams share hardware queues, and compute, whose
+// GPUs wait for each other (NCCL), could be queued behind such a wait.
+void CudaSlabs::MoveSpread(std::span<const Task> tasks, const Lane& lane) {
+  if (lane.mover == nullptr) return;
+  std::vector<SpreadPages::Move> moves;
+  for (const Task& task : tasks) {
+    if (task.pages.empty()) continue;
+    moves.push_back({.pieces = {.pages = task.pages, .offset = task.offset, .bytes = task.bytes},
+                     .slab = task.slab,
+                     .scatter = task.scatter});
+  }
+  if (moves.empty()) return;
+  PENSTOCK_CHECK_EQ(Message(lane.mover->MoveAll(moves)), "");
 }
 
 // Reads the checksum of a task that has completed.
@@ -189,8 +234,9 @@ void CudaSlabs::GatherSome(std::span<Gathering> slabs) {
                      .bytes = one.pieces.bytes,
                      .slab = one.slab,
                      .pinned = one.pinned});
-    Enqueue(tasks.back(), gather_buffers_[tasks.size() - 1], gather_.stream);
   }
+  MoveSpread(tasks, gather_);
+  for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], gather_buffers_[i], gather_);
   Await(gather_, "gathering KV pages");
   for (size_t i = 0; i < slabs.size(); ++i) {
     slabs[i].crc = ChecksumOf(tasks[i], gather_buffers_[i]);
@@ -255,7 +301,8 @@ std::vector<CudaSlabs::Task> CudaSlabs::NextTasks() {
 void CudaSlabs::Run() {
   device_.Select();
   for (auto tasks = NextTasks(); !tasks.empty(); tasks = NextTasks()) {
-    for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], buffers_[i], lane_.stream);
+    MoveSpread(tasks, lane_);
+    for (size_t i = 0; i < tasks.size(); ++i) Enqueue(tasks[i], buffers_[i], lane_);
     Await(lane_, "slabs of KV");
     for (size_t i = 0; i < tasks.size(); ++i) {
       tasks[i].done(tasks[i].scatter ? 0 : ChecksumOf(tasks[i], buffers_[i]));

@@ -7,6 +7,7 @@
 
 #include "base/mutex.h"
 #include "kernels/cuda/cuda_device.h"
+#include "kernels/cuda/spread_pages.h"
 #include "kernels/device_slabs.h"
 #include "kernels/paged_kv.h"
 
@@ -23,11 +24,13 @@ class CudaSlabs final : public DeviceSlabs {
     int processors = 8;  // processors (SMs) that a copy may take from compute
   };
 
-  // `device` and the arena of `pages` outlive the result. Returns RESOURCE_EXHAUSTED if memory is
-  // short.
+  // `device` and the arena of `pages` outlive the result. If the pages are spread over several
+  // GPUs, `spread`, which outlives the result too, copies them, and slabs are in the memory of
+  // `device`. Returns RESOURCE_EXHAUSTED if memory is short.
   static absl::StatusOr<std::unique_ptr<CudaSlabs>> Create(const CudaDevice& device,
                                                            const PagedKv& pages,
-                                                           const Options& options);
+                                                           const Options& options,
+                                                           SpreadPages* spread = nullptr);
   ~CudaSlabs() override;  // Drains.
 
   size_t slab_bytes_max() const override { return options_.slab_bytes_max; }
@@ -55,7 +58,8 @@ class CudaSlabs final : public DeviceSlabs {
   };
   struct Lane {
     void* stream = nullptr;
-    void* done = nullptr;  // event
+    void* done = nullptr;                       // event
+    std::unique_ptr<SpreadPages::Mover> mover;  // null: all pages are in this GPU's memory
   };
   struct Task {
     std::vector<uint32_t> pages = {};  // empty for a sum
@@ -69,12 +73,17 @@ class CudaSlabs final : public DeviceSlabs {
     size_t total() const { return pages.empty() ? bytes : pages.size() * bytes; }
   };
 
-  CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options)
-      : device_(device), pages_(pages), options_(options) {}
+  CudaSlabs(const CudaDevice& device, const PagedKv& pages, const Options& options,
+            SpreadPages* spread)
+      : device_(device), pages_(pages), options_(options), spread_(spread) {}
   absl::StatusOr<LaunchBuffers> CreateBuffers() const;
   absl::StatusOr<std::vector<LaunchBuffers>> CreateAllBuffers() const;
+  absl::StatusOr<Lane> OpenLane(bool high_priority) const;
+  static void CloseLane(Lane& lane);
   absl::Status Open();
-  void Enqueue(const Task& task, const LaunchBuffers& buffers, void* stream) const;
+  void EnqueueMove(const Task& task, const LaunchBuffers& buffers, const Lane& lane) const;
+  void Enqueue(const Task& task, const LaunchBuffers& buffers, const Lane& lane) const;
+  static void MoveSpread(std::span<const Task> tasks, const Lane& lane);
   static uint32_t ChecksumOf(const Task& task, const LaunchBuffers& buffers);
   static void Await(const Lane& lane, const char* what);
   void GatherSome(std::span<Gathering> slabs) REQUIRES(gather_mutex_);
@@ -85,6 +94,7 @@ class CudaSlabs final : public DeviceSlabs {
   const CudaDevice& device_;
   const PagedKv pages_;
   const Options options_;
+  SpreadPages* const spread_;  // null: all pages are in this GPU's memory
 
   Mutex gather_mutex_;  // serialises gathers
   Lane gather_ GUARDED_BY(gather_mutex_);

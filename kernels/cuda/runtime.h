@@ -85,5 +85,8 @@ struct DeviceInfo {
 bool OpenDevice(int device, DeviceInfo* info);
 // Selects a device that some thread has opened, for the calling thread.
 void SelectDevice(int device);
+// Lets kernels of the selected device access the memory of `peer`, from now on. Returns false if
+// the device cannot (see TakeError()).
+bool EnablePeerAccess(int peer);
 
 }  // namespace penstock::cuda

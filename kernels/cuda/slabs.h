@@ -30,6 +30,28 @@ inline int64_t SlabChunks(int64_t bytes) { return (bytes + kSlabChunkBytes - 1) 
 // launch, so that concurrent compute keeps the other processors.
 void MoveSlab(const SlabParams& params, int processors, void* stream);
 
+// The heads that one of several GPUs has of some pages, and a slab of whole pages, which may be in
+// another GPU's memory that this one accesses, or in page-locked memory of the host. The GPU has
+// `layers` layers of a page one after the other, each with the codes of its heads and then their
+// scales. All sizes are in bytes and multiples of 16.
+struct SlabPartParams {
+  std::byte* arena = nullptr;
+  int64_t block_stride = 0;
+  int64_t offset = 0;  // of the first layer in a block
+  uint32_t blocks = 0;
+  uint32_t layers = 0;
+  const uint32_t* block_ids = nullptr;  // [blocks]
+  uint32_t layer_bytes = 0;             // of this GPU's heads
+  uint32_t codes_bytes = 0;             // of these; the rest are scales
+  std::byte* slab = nullptr;            // [blocks][layers][slab_layer_bytes]
+  uint32_t slab_layer_bytes = 0;        // of all heads
+  uint32_t codes_at = 0;                // in a layer of the slab
+  uint32_t scales_at = 0;
+  bool scatter = false;  // true: slab to arena; false: arena to slab
+};
+// Copies them, at most 4 GiB; other bytes of the slab stay. `processors` as above.
+void MoveSlabPart(const SlabPartParams& params, int processors, void* stream);
+
 // Combines the partials, copied to the host, into the CRC32C of the slab (as Crc32c of
 // kvstore/wire/slab.h).
 uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes);

@@ -97,6 +97,12 @@ absl::Status DeviceKvCodec::Allocate() {
   return cuda::TakeStatus(kWhat);
 }
 
+absl::Status DeviceKvCodec::LoadCalibration(const KvCalibration& calibration) {
+  device_.Select();
+  RETURN_IF_ERROR(calibration_.Load(calibration, stream_));
+  return cuda::TakeStatus(kWhat);
+}
+
 absl::Status DeviceKvCodec::CheckRun(const KvCodecSpec& spec, const KvRun& run,
                                      const KvCodecContext& context) const {
   RETURN_IF_ERROR(CheckKvRun(spec, run, context));
@@ -122,14 +128,14 @@ absl::StatusOr<cuda::CgxParams> DeviceKvCodec::PrepareStreams(const kv_codec::Pa
                                                               const KvCalibration& calibration,
                                                               Bf16* values,
                                                               std::span<std::byte> payload) {
-  RETURN_IF_ERROR(calibration_.Load(calibration, level, stream_));
+  RETURN_IF_ERROR(calibration_.Load(calibration, stream_));
   const std::vector<cuda::CgxStream> streams =
       kv_codec::CgxStreamsOf(plan.streams_run, calibration, level);
   const std::span<const std::byte> bytes = std::as_bytes(std::span(streams));
   PENSTOCK_CHECK_LE(bytes.size(), streams_.bytes());
   cuda::CopyToDevice(streams_.as<void>(), bytes.data(), bytes.size(), stream_);
   cuda::CgxParams params = kv_codec::CgxParamsOf(plan, values, payload);
-  params.units = calibration_.units();
+  params.units = calibration_.units(level);
   params.means = calibration_.means();
   params.streams = streams_.as<cuda::CgxStream>();
   params.stream_count = static_cast<uint32_t>(streams.size());

@@ -26,6 +26,10 @@ class DeviceKvCodec {
   // True: every codec of AllKvCodecs() is supported.
   static bool Supports(const KvCodecSpec& /*spec*/) { return true; }
 
+  // Copies a calibration to the device. Otherwise the first run that needs it does so, and may lack
+  // memory then. RESOURCE_EXHAUSTED names the allocation that failed.
+  absl::Status LoadCalibration(const KvCalibration& calibration);
+
   // As EncodeKv and DecodeKv, for device memory aligned to 16 bytes. Both return when the work has
   // ended. INVALID_ARGUMENT also when the run exceeds `raw_bytes_max`; INTERNAL when the GPU fails.
   absl::StatusOr<size_t> Encode(const KvCodecSpec& spec, const KvRun& run,

@@ -18,6 +18,17 @@ const KvCalibration::Table& TableOf(const KvCalibration& calibration, int level,
 
 size_t FirstUnit(const KvRun& run) { return size_t{run.first_layer} * run.kv_heads * run.planes; }
 
+cuda::CgxUnit UnitOf(const KvCalibration& calibration, int level, size_t unit) {
+  const KvCalibration::Geometry& geometry = calibration.geometry();
+  const KvCalibration::Table& table = TableOf(calibration, level, unit);
+  const size_t layer = unit / geometry.planes / geometry.kv_heads;
+  cuda::CgxUnit result{.step = calibration.step(level, layer, unit % geometry.planes),
+                       .low_bits = table.low_bits,
+                       .frequencies = {}};
+  std::ranges::copy(table.frequencies, result.frequencies);
+  return result;
+}
+
 }  // namespace
 
 std::vector<cuda::CgxStream> CgxStreamsOf(const KvRun& run, const KvCalibration& calibration,
@@ -62,28 +73,25 @@ cuda::CgxParams CgxParamsOf(const PayloadPlan& plan, Bf16* values, std::span<std
           .exact = run.rope_dim};
 }
 
-absl::Status DeviceCalibration::Load(const KvCalibration& calibration, int level, void* stream) {
-  if (calibration.id() == id_ && level == level_) return absl::OkStatus();
+absl::Status DeviceCalibration::Load(const KvCalibration& calibration, void* stream) {
+  if (calibration.id() == id_) return absl::OkStatus();
   id_ = 0;  // until the copy is complete
   const KvCalibration::Geometry& geometry = calibration.geometry();
   const size_t count = KvCalibration::Units(geometry);
-  std::vector<cuda::CgxUnit> units(count);
-  for (size_t u = 0; u < count; ++u) {
-    const KvCalibration::Table& table = TableOf(calibration, level, u);
-    const size_t layer = u / geometry.planes / geometry.kv_heads;
-    units[u].step = calibration.step(level, layer, u % geometry.planes);
-    units[u].low_bits = table.low_bits;
-    std::ranges::copy(table.frequencies, units[u].frequencies);
+  std::vector<cuda::CgxUnit> units;
+  units.reserve(count * kCgxLevels);
+  for (int level = 1; level <= kCgxLevels; ++level) {
+    for (size_t u = 0; u < count; ++u) units.push_back(UnitOf(calibration, level, u));
   }
   const size_t means_bytes = count * (geometry.head_dim - geometry.rope_dim) * sizeof(float);
-  const size_t units_bytes = count * sizeof(cuda::CgxUnit);
+  const size_t units_bytes = units.size() * sizeof(cuda::CgxUnit);
   ASSIGN_OR_RETURN(units_, cuda::DeviceBuffer::Create(units_bytes, "a KV calibration"));
   ASSIGN_OR_RETURN(means_, cuda::DeviceBuffer::Create(means_bytes, "a KV calibration"));
   cuda::CopyToDevice(units_.as<void>(), units.data(), units_bytes, stream);
   // The means of all layers, heads and planes are contiguous.
   cuda::CopyToDevice(means_.as<void>(), calibration.mean(0, 0, 0), means_bytes, stream);
   id_ = calibration.id();
-  level_ = level;
+  units_of_level_ = count;
   return absl::OkStatus();
 }
 

@@ -49,17 +49,19 @@ constexpr size_t CgxStreamsMax(size_t elements) { return elements / 16384 + 2; }
 // The parameters without pointers to device memory.
 cuda::CgxParams CgxParamsOf(const PayloadPlan& plan, Bf16* values, std::span<std::byte> payload);
 
-// A calibration in device memory. One thread at a time.
+// A calibration in device memory, with all its levels. One thread at a time.
 class DeviceCalibration {
  public:
   // Does nothing when it is loaded already. RESOURCE_EXHAUSTED names the allocation that failed.
-  absl::Status Load(const KvCalibration& calibration, int level, void* stream);
-  const cuda::CgxUnit* units() const { return units_.as<cuda::CgxUnit>(); }
+  absl::Status Load(const KvCalibration& calibration, void* stream);
+  const cuda::CgxUnit* units(int level) const {
+    return units_.as<cuda::CgxUnit>() + static_cast<size_t>(level - 1) * units_of_level_;
+  }
   const float* means() const { return means_.as<float>(); }
 
  private:
   uint64_t id_ = 0;
-  int level_ = 0;
+  size_t units_of_level_ = 0;
   cuda::DeviceBuffer units_, means_;
 };
 

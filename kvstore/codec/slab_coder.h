@@ -13,8 +13,8 @@ namespace penstock {
 class SlabCoder {
  public:
   virtual ~SlabCoder() = default;
-  // False when the slab must be encoded in host memory. Codecs that need a calibration are not
-  // supported.
+  // False when the slab must be encoded in host memory: it is too large, or the codec needs a
+  // calibration that the coder does not have.
   virtual bool Takes(const KvCodecSpec& spec, size_t raw_bytes) const = 0;
 
   // Encodes a slab in place if that makes it smaller. Returns the number of bytes used, which is

@@ -54,7 +54,48 @@ SlabResult Run(const SlabCase& c, bool scatter) {
   return result;
 }
 
+// The place of byte `at` of the rank's layer in that of all ranks, which has all codes first.
+size_t PlaceInWhole(const SlabPartCase& c, size_t at) {
+  if (at < c.codes_bytes) return size_t{c.rank} * c.codes_bytes + at;
+  return size_t{c.ranks} * c.codes_bytes + size_t{c.rank} * c.scales_bytes + at - c.codes_bytes;
+}
+
 }  // namespace
+
+bool RunPart(const SlabPartCase& c, bool scatter) {
+  const size_t layer = c.codes_bytes + c.scales_bytes, whole = layer * c.ranks;
+  const size_t offset = layer, stride = (c.layers + 2) * layer + 64;
+  std::vector<std::byte> arena = RandomBytes((c.blocks + 2) * stride, 1);
+  std::vector<std::byte> slab = RandomBytes(size_t{c.blocks} * c.layers * whole + 64, 2);
+  std::vector<uint32_t> ids(c.blocks + 2);
+  std::iota(ids.begin(), ids.end(), 0u);
+  std::shuffle(ids.begin(), ids.end(), std::mt19937_64(3));
+  const DeviceArray<std::byte> device_arena(arena), device_slab(slab);
+  const DeviceArray<uint32_t> device_ids(ids);
+  MoveSlabPart({.arena = device_arena.data(),
+                .block_stride = static_cast<int64_t>(stride),
+                .offset = static_cast<int64_t>(offset),
+                .blocks = c.blocks,
+                .layers = c.layers,
+                .block_ids = device_ids.data(),
+                .layer_bytes = static_cast<uint32_t>(layer),
+                .codes_bytes = c.codes_bytes,
+                .slab = device_slab.data(),
+                .slab_layer_bytes = static_cast<uint32_t>(whole),
+                .codes_at = static_cast<uint32_t>(PlaceInWhole(c, 0)),
+                .scales_at = static_cast<uint32_t>(PlaceInWhole(c, c.codes_bytes)),
+                .scatter = scatter},
+               c.processors, nullptr);
+  ExpectNoDeviceError("MoveSlabPart");
+  for (size_t row = 0; row < size_t{c.blocks} * c.layers; ++row) {
+    std::byte* own = arena.data() + ids[row / c.layers] * stride + offset + row % c.layers * layer;
+    for (size_t at = 0; at < layer; ++at) {
+      std::byte& flat = slab[row * whole + PlaceInWhole(c, at)];
+      scatter ? own[at] = flat : flat = own[at];
+    }
+  }
+  return device_arena.Read() == arena && device_slab.Read() == slab;
+}
 
 SlabResult RunGather(const SlabCase& c) { return Run(c, false); }
 SlabResult RunScatter(const SlabCase& c) { return Run(c, true); }

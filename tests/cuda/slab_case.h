@@ -21,6 +21,19 @@ struct SlabResult {
   std::vector<std::byte> slab;
 };
 
+// One GPU's heads of pages, and a slab of all heads.
+struct SlabPartCase {
+  uint32_t blocks = 3;
+  uint32_t layers = 2;
+  uint32_t codes_bytes = 2048;
+  uint32_t scales_bytes = 0;
+  uint32_t ranks = 2;  // in the slab, of equal bytes
+  uint32_t rank = 1;
+  int processors = 2;
+};
+// True if the bytes are where they should be, and nothing else has changed.
+bool RunPart(const SlabPartCase& c, bool scatter);
+
 SlabResult RunGather(const SlabCase& c);
 SlabResult RunScatter(const SlabCase& c);
 

@@ -12,6 +12,7 @@
 
 #include "base/crc32c.h"
 #include "kernels/cuda/cuda_slabs.h"
+#include "kvstore/codec/codec_calibration.h"
 #include "kvstore/codec/device_slab_coder.h"
 #include "tests/cuda/emulator/emulated_memory.h"
 
@@ -25,10 +26,14 @@ constexpr size_t kBudget = size_t{1} << 20;
 // Memory that the CPU works on, a GPU's, and the host's that a GPU works on.
 enum class Place { kHost, kGpu, kMirror };
 
-std::vector<KvCodecSpec> CodecsOfGpus() {
-  std::vector<KvCodecSpec> codecs = AllKvCodecs();
-  std::erase_if(codecs, [](const KvCodecSpec& spec) { return NeedsCalibration(spec); });
-  return codecs;
+// Measures `blocks` blocks of pages.
+KvCalibration CalibrationOf(const std::vector<std::byte>& pages, size_t blocks) {
+  const KvRun block = RunOfSlab(kLayout, {.layers = kLayout.layers, .blocks = 1}, 1);
+  std::vector<const Bf16*> measured;
+  for (size_t i = 0; i < blocks; ++i) {
+    measured.push_back(reinterpret_cast<const Bf16*>(pages.data() + i * kLayout.BlockStride()));
+  }
+  return KvCalibration::Measure(block, measured);
 }
 
 class SlabMemoryTest : public testing::Test {
@@ -41,16 +46,19 @@ class SlabMemoryTest : public testing::Test {
     for (size_t i = 0; i < from_.size() / 2; ++i) values[i] = ToBf16(normal(engine));
     header_.raw_bytes = static_cast<uint32_t>(header_.blocks * kLayout.LayerBytes());
     header_.payload_bytes = header_.raw_bytes;
+    measured_ = CalibrationOf(from_, kBlocks);
   }
 
   PagedKv View(std::vector<std::byte>& pages) const {
     return {.arena = pages.data(), .blocks = kBlocks, .layout = kLayout};
   }
   std::unique_ptr<SlabMemory> Make(Place place, std::vector<std::byte>& pages) {
-    if (place == Place::kHost) return MakeHostSlabs(View(pages), {.budget_bytes = kBudget});
+    if (place == Place::kHost) {
+      return MakeHostSlabs(View(pages), {.budget_bytes = kBudget, .calibration = calibration_});
+    }
     auto& slabs = slabs_.emplace_back(*cuda::CudaSlabs::Create(*device_, View(pages), {}));
-    GpuSlabMemories made =
-        *MakeGpuSlabs(kLayout, *slabs, kBudget, *MakeDeviceSlabCoder(*device_, 1 << 18));
+    GpuSlabMemories made = *MakeGpuSlabs(kLayout, *slabs, kBudget,
+                                         *MakeDeviceSlabCoder(*device_, 1 << 18, calibration_));
     return std::move(place == Place::kGpu ? made.device : made.mirrored);
   }
 
@@ -104,10 +112,13 @@ class SlabMemoryTest : public testing::Test {
   const std::unique_ptr<cuda::CudaDevice> device_ = *cuda::CudaDevice::Open(0);
   std::vector<std::unique_ptr<cuda::CudaSlabs>> slabs_;
   std::vector<std::byte> from_, to_;
+  std::optional<KvCalibration> measured_;
+  const KvCalibration* calibration_ = nullptr;  // of the memories that are made
   SlabHeader header_{.first_layer = 1, .layers = 1, .first_block = 4, .blocks = 5};
 };
 
 TEST_F(SlabMemoryTest, WhatOnePacksTheOtherTakes) {
+  calibration_ = &*measured_;
   const auto host = Make(Place::kHost, from_), host_to = Make(Place::kHost, to_);
   const auto expect = [&](Place place, const KvCodecSpec& codec) {
     const auto gpu = Make(place, from_), gpu_to = Make(place, to_);
@@ -123,7 +134,7 @@ TEST_F(SlabMemoryTest, WhatOnePacksTheOtherTakes) {
     ASSERT_TRUE(landed.ok()) << KvCodecName(codec) << landed;
     EXPECT_TRUE(Written() == wanted) << KvCodecName(codec);
   };
-  for (const KvCodecSpec& codec : CodecsOfGpus()) {
+  for (const KvCodecSpec& codec : AllKvCodecs()) {
     expect(Place::kGpu, codec);
     expect(Place::kMirror, codec);
   }
@@ -169,6 +180,22 @@ TEST_F(SlabMemoryTest, DamagedAndForeignSlabsAreNotWritten) {
   }
 }
 
+TEST_F(SlabMemoryTest, SlabsOfAnotherCalibrationAreNotWritten) {
+  const std::vector<std::byte> before = to_;
+  const KvCalibration other = CalibrationOf(from_, 1);
+  ASSERT_NE(other.id(), measured_->id());
+  const KvCodecSpec cgx{KvCodec::kCgx, 2};
+  for (const Place place : {Place::kHost, Place::kGpu, Place::kMirror}) {
+    calibration_ = &*measured_;
+    const auto from = Make(place, from_);
+    const Packed packed = Pack(*from, cgx);
+    EXPECT_EQ(packed.header.codec, SlabCodec::kEncoded);
+    calibration_ = &other;
+    EXPECT_TRUE(absl::IsDataLoss(Land(*Make(place, to_), packed, {cgx})));
+    EXPECT_TRUE(to_ == before);
+  }
+}
+
 TEST_F(SlabMemoryTest, WhatDoesNotShrinkStaysRaw) {
   std::mt19937_64 random(9);
   for (std::byte& byte : from_) byte = static_cast<std::byte>(random());
@@ -183,7 +210,7 @@ TEST_F(SlabMemoryTest, WhatDoesNotShrinkStaysRaw) {
 
 TEST_F(SlabMemoryTest, AGpuSaysWhatItDoesNotTake) {
   const auto gpu = Make(Place::kGpu, from_);
-  EXPECT_FALSE(gpu->Takes({KvCodec::kCgx, 2}, 1024));
+  EXPECT_FALSE(gpu->Takes({KvCodec::kCgx, 2}, 1024));  // It has no calibration.
   EXPECT_TRUE(gpu->Takes({KvCodec::kLxr}, 1 << 18));
   EXPECT_FALSE(gpu->Takes({KvCodec::kLxr}, (1 << 18) + 2));
   EXPECT_TRUE(gpu->Takes({}, 1 << 30));

@@ -40,6 +40,24 @@ TEST(Slabs, ScatterMovesAndSums) {
   }
 }
 
+TEST(Slabs, PartsOfOneGpuAreMoved) {
+  const SlabPartCase cases[] = {
+      {},
+      {.blocks = 1, .layers = 1, .codes_bytes = 16, .ranks = 4, .rank = 0},
+      {.blocks = 5, .layers = 3, .codes_bytes = 1040, .scales_bytes = 64, .ranks = 4, .rank = 2},
+      // Several rounds of the grid, the last of which is not full.
+      {.blocks = 9, .layers = 1, .codes_bytes = 16384, .scales_bytes = 16, .processors = 1},
+      {.blocks = 0},
+  };
+  for (const auto order : emulator::kOrders) {
+    const emulator::ScopedSchedule schedule(emulator::Copies::kLate, order);
+    for (const SlabPartCase& c : cases) {
+      EXPECT_TRUE(RunPart(c, /*scatter=*/false)) << c.codes_bytes;
+      EXPECT_TRUE(RunPart(c, /*scatter=*/true)) << c.codes_bytes;
+    }
+  }
+}
+
 TEST(Slabs, MoveWithoutSumming) {
   for (SlabCase c : kCases) {
     c.sum = false;

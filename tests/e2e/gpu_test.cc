@@ -2,6 +2,7 @@
 // GPU memory in between. The binaries are the workers' own but for the device below.
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -13,6 +14,7 @@
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/cluster/worker_metric.h"
 #include "tests/e2e/models/expert_model.h"
 #include "tests/e2e/models/latent_model.h"
 #include "tests/e2e/models/window_model.h"
@@ -268,56 +270,11 @@ TEST(GpuDraftModelTest, ChangesNoToken) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
-// Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
-// go whole from one to the other, and come back.
-class DegreesTest : public testing::TestWithParam<std::pair<int, int>> {
- protected:
-  // Of the bundled model, or of that in a folder.
-  static void WorkTogether(const std::string& model);
-};
-
-std::vector<std::string> OnGpus(int count) {
-  std::vector<std::string> flags = kOnGpu;
-  flags.insert(flags.end(),
-               {"--nccl_library=" FAKE_NCCL, "--tensor_parallel=" + std::to_string(count)});
-  return flags;
-}
-
-void DegreesTest::WorkTogether(const std::string& model) {
-  const TempFolder folder;
-  const std::string log = folder.path() + "/nccl";
-  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
-  const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
-  LocalGenerator local(model);
-  {
-    Cluster cluster({.model = model,
-                     .prefill_flags = OnGpus(GetParam().first),
-                     .decode_flags = OnGpus(GetParam().second),
-                     .worker_suffix = "-emulated"});
-    CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4));
-    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
-  }
-  EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
-  EXPECT_EQ(ReadFile(log).find("aborted"), std::string::npos) << ReadFile(log);
-}
-
-TEST_P(DegreesTest, WorkTogether) { WorkTogether(ModelFolder()); }
-
-// Each GPU has a part of every expert.
-TEST_P(DegreesTest, ShareExperts) {
-  const TempFolder model;
-  WriteGptOssModel(model.path());
-  WorkTogether(model.path());
-}
-
-INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
-                         testing::Values(std::pair(2, 1), std::pair(1, 2), std::pair(2, 2)));
-
 // Asks until KV goes `way`, and `at_first` until then: the first prompt opens the lane, and by when
 // it has more is for the lane to say. With another salt the same prompts are computed again.
 void AskUntilKvGoesBy(const std::string& way, const std::string& at_first, Cluster& cluster,
-                      const std::string& salt = "") {
-  LocalGenerator local(ModelFolder());
+                      const std::string& salt = "", const std::string& model = ModelFolder()) {
+  LocalGenerator local(model);
   std::string transport;
   for (uint32_t seed = 10; seed < 40 && transport != way; ++seed) {
     TestRequest request = MakeRequest(40, local.vocab(), seed, /*tokens_max=*/2);
@@ -330,6 +287,154 @@ void AskUntilKvGoesBy(const std::string& way, const std::string& at_first, Clust
   }
   EXPECT_EQ(transport, way) << cluster.Logs();
 }
+
+// The decode worker maps the prefill worker's GPU memory.
+constexpr char kByGpu[] = "shared memory, from GPU memory";
+
+// Workers of several GPUs, of which each has some heads of every page, beside workers of one: pages
+// go whole from one to the other, and come back. Slabs are in the memory of a worker's first GPU.
+struct Degrees {
+  int prefill = 1;
+  int decode = 1;
+};
+void PrintTo(const Degrees& degrees, std::ostream* out) {
+  *out << degrees.prefill << " and " << degrees.decode << " GPUs";
+}
+class DegreesTest : public testing::TestWithParam<Degrees> {};
+
+std::vector<std::string> OnGpus(int count, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> flags = kOnGpu;
+  flags.insert(flags.end(),
+               {"--nccl_library=" FAKE_NCCL, "--tensor_parallel=" + std::to_string(count)});
+  flags.insert(flags.end(), more.begin(), more.end());
+  return flags;
+}
+
+// KV goes `way` between workers of several GPUs, at first by `at_first`, and answers are those of
+// one process. `look` sees the workers afterwards.
+struct SeveralGpus {
+  Degrees degrees;
+  std::string model = ModelFolder();
+  std::vector<std::string> flags = {};  // of the workers
+  std::string way = kByGpu;
+  std::string at_first = "shared memory";
+};
+void WorkTogether(const SeveralGpus& several, const std::function<void(Cluster&)>& look) {
+  const TempFolder folder;
+  const std::string log = folder.path() + "/nccl";
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "4");
+  const ScopedEnvironment nccl_log("FAKE_NCCL_LOG", log);
+  LocalGenerator local(several.model);
+  {
+    Cluster cluster({.model = several.model,
+                     .prefill_flags = OnGpus(several.degrees.prefill, several.flags),
+                     .decode_flags = OnGpus(several.degrees.decode, several.flags),
+                     .worker_suffix = "-emulated"});
+    CheckTwice(cluster, local, MakeRequest(40, local.vocab(), 5, /*tokens_max=*/4));
+    AskUntilKvGoesBy(several.way, several.at_first, cluster, "", several.model);
+    EXPECT_EQ(cluster.Logs().find("_memory_not_used"), std::string::npos) << cluster.Logs();
+    look(cluster);
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
+  }
+  EXPECT_EQ(ReadFile(log).find("violation"), std::string::npos) << ReadFile(log);
+  EXPECT_EQ(ReadFile(log).find("aborted"), std::string::npos) << ReadFile(log);
+}
+
+constexpr char kDetours[] = "penstock_kv_gpu_detours_total";
+
+// All GPUs of a worker access the first one's memory.
+void ExpectNoDetours(Cluster& cluster) {
+  EXPECT_EQ(cluster.Logs().find("peer_access_not_used"), std::string::npos) << cluster.Logs();
+  EXPECT_EQ(MetricOf(cluster.prefill()[0], kDetours), 0);
+  EXPECT_EQ(MetricOf(cluster.decode()[0], kDetours), 0);
+}
+
+TEST_P(DegreesTest, WorkTogether) { WorkTogether({.degrees = GetParam()}, ExpectNoDetours); }
+
+// Each GPU has a part of every expert.
+TEST_P(DegreesTest, ShareExperts) {
+  const TempFolder model;
+  WriteGptOssModel(model.path());
+  WorkTogether({.degrees = GetParam(), .model = model.path()}, ExpectNoDetours);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, DegreesTest,
+                         testing::Values(Degrees{2, 1}, Degrees{1, 2}, Degrees{2, 2}));
+
+// A model with four heads of KV.
+class FourGpusTest : public testing::TestWithParam<Degrees> {};
+TEST_P(FourGpusTest, WorkTogether) {
+  const TempFolder model;
+  WriteExpertModel(model.path(), /*kv_heads=*/4);
+  WorkTogether({.degrees = GetParam(), .model = model.path()}, ExpectNoDetours);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, FourGpusTest,
+                         testing::Values(Degrees{4, 1}, Degrees{2, 4}, Degrees{4, 4}));
+
+// Codecs, quantised pages, and lanes other than those within a host.
+TEST(SeveralGpusTest, EncodeSlabs) {
+  WorkTogether({.degrees = {2, 2}, .flags = {"--wire_codec=lxr"}}, ExpectNoDetours);
+}
+
+// A codec with a calibration: what the GPUs encode and decode is what a CPU makes of the KV.
+class CalibratedTest : public testing::TestWithParam<Degrees> {};
+TEST_P(CalibratedTest, GpusEncodeSlabs) {
+  const auto in_host = [](Cluster& cluster) {
+    return MetricOf(cluster.decode()[0], "penstock_kv_landed_slabs_total{memory=\"host\"}");
+  };
+  const auto look = [&](Cluster& cluster) {
+    const double before = in_host(cluster);
+    EXPECT_GE(before, 0);
+    LocalGenerator local(ModelFolder());
+    TestRequest request = MakeRequest(150, local.vocab(), 90, /*tokens_max=*/4);
+    request.sampling.temperature = 0;
+    v1::GenerateRequest proto = ToProto(request);
+    proto.set_kv_policy("cgx2");
+    Deadline context(std::chrono::minutes(2));
+    const TestAnswer answer = Ask(cluster.client(), proto, context);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0],
+              local.Generate(request.prompt, request.sampling, 4, 0, {KvCodec::kCgx, 2}));
+    EXPECT_EQ(answer.timing.transport(), kByGpu);
+    EXPECT_THAT(answer.timing.kv_codecs(), testing::ElementsAre("cgx2"));
+    EXPECT_EQ(in_host(cluster), before);
+  };
+  WorkTogether({.degrees = GetParam(), .flags = {"--wire_codec=raw", "--lossy_kv=cgx2"}}, look);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gpus, CalibratedTest, testing::Values(Degrees{1, 1}, Degrees{2, 1}));
+
+TEST(SeveralGpusTest, PackSlabsInTheHostsMemory) {
+  WorkTogether({.degrees = {2, 2}, .flags = {"--wire=tcp"}, .way = "tcp", .at_first = "tcp"},
+               ExpectNoDetours);
+}
+
+TEST(SeveralGpusTest, SendFromTheFirstOnesMemory) {
+  const ScopedEnvironment hosts("PENSTOCK_TEST_HOSTS", "1");
+  const ScopedEnvironment memory("PENSTOCK_TEST_DEVICE_MEMORY", "works");
+  const ScopedEnvironment transports("UCX_TLS", "tcp");
+  WorkTogether({.degrees = {2, 1},
+                .flags = {"--wire=ucx"},
+                .way = "tcp, from GPU memory",
+                .at_first = "tcp"},
+               ExpectNoDetours);
+}
+
+// GPUs without peer access, or with one that loses what is written, copy their heads by way of
+// page-locked host memory.
+class NoPeersTest : public testing::TestWithParam<const char*> {};  // as PENSTOCK_EMULATED_PEERS
+TEST_P(NoPeersTest, SlabsTakeADetour) {
+  const ScopedEnvironment peers("PENSTOCK_EMULATED_PEERS", GetParam());
+  const auto look = [](Cluster& cluster) {
+    EXPECT_NE(cluster.Logs().find("peer_access_not_used"), std::string::npos) << cluster.Logs();
+    EXPECT_GT(MetricOf(cluster.prefill()[0], kDetours), 0);
+    EXPECT_GT(MetricOf(cluster.decode()[0], kDetours), 0);
+  };
+  WorkTogether({.degrees = {2, 2}}, look);
+}
+
+INSTANTIATE_TEST_SUITE_P(Peers, NoPeersTest, testing::Values("refused", "astray"));
 
 // UCX sees the emulated GPU's memory as the host's, which the CPU cannot touch at its own address.
 class GpuMemoryTest : public testing::TestWithParam<const char*> {};  // by codec
@@ -359,8 +464,6 @@ TEST_P(GpuMemoryTest, KvGoesThroughTheHostsMemory) {
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
-// The decode worker maps the prefill worker's GPU memory.
-constexpr char kByGpu[] = "shared memory, from GPU memory";
 TEST_P(GpuMemoryTest, KvStaysThereWithinAHost) {
   std::vector<std::string> flags = kOnGpu;
   flags.emplace_back(std::string("--wire_codec=") + GetParam());

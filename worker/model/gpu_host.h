@@ -41,6 +41,13 @@ struct ModelStart {
   size_t weight_bytes = 0;  // in the memory of the CPU or of all GPUs
 };
 
+// Slabs that cross page-locked host memory on their way between the GPUs of one worker, because
+// these have no peer access.
+struct SlabDetours {
+  std::string reason;  // empty: no slab does
+  uint64_t slabs = 0;  // so far
+};
+
 // A model on a GPU, and its pages there; the GPU part of a ModelHost. A seam: gpu_host_cuda.cc
 // implements it, and gpu_host_none.cc replaces it in builds without CUDA.
 class GpuHost {
@@ -53,13 +60,15 @@ class GpuHost {
   virtual absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() = 0;
   // For wires that move this GPU's memory.
   virtual std::shared_ptr<const TransferDevice> transfers() const = 0;
-  // True if one GPU has all of every page, so that slabs can be in its memory.
-  virtual bool has_whole_pages() const = 0;
-  // The memory for slabs, allocated by the first call. RESOURCE_EXHAUSTED if it does not fit;
-  // FAILED_PRECONDITION if the pages are spread over several GPUs.
+  // The slabs in this GPU's memory, opened by the first call; of several GPUs, in that of the
+  // first. RESOURCE_EXHAUSTED if they do not fit; FAILED_PRECONDITION if the GPUs cannot copy the
+  // pages.
   virtual absl::StatusOr<DeviceSlabs*> OpenSlabs() = 0;
-  // A coder for slabs of up to `raw_bytes_max` bytes.
-  virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) = 0;
+  virtual SlabDetours slab_detours() const = 0;
+  // A coder for slabs of up to `raw_bytes_max` bytes. `calibration` outlives it; null: none of the
+  // codecs that need one.
+  virtual absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) = 0;
   // Names everything that decides rounding on the GPU.
   virtual std::string arithmetic() const = 0;
 

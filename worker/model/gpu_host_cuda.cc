@@ -8,6 +8,7 @@
 #include "kernels/cuda/cuda_slabs.h"
 #include "kernels/cuda/cuda_transfers.h"
 #include "kernels/cuda/sharded/head_ranges.h"
+#include "kernels/cuda/sharded/shard_movers.h"
 #include "kernels/library/library_products.h"
 #include "kvstore/cache/kv_split.h"
 #include "kvstore/codec/device_slab_coder.h"
@@ -80,15 +81,16 @@ class OneGpu final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
-  bool has_whole_pages() const override { return true; }
   absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
     if (slabs_ == nullptr) {
       ASSIGN_OR_RETURN(slabs_, cuda::CudaSlabs::Create(*device_, pages_->view(), {}));
     }
     return slabs_.get();
   }
-  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t raw_bytes_max) override {
-    return MakeDeviceSlabCoder(*device_, raw_bytes_max);
+  SlabDetours slab_detours() const override { return {}; }
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) override {
+    return MakeDeviceSlabCoder(*device_, raw_bytes_max, calibration);
   }
   std::string arithmetic() const override { return arithmetic_; }
 
@@ -125,13 +127,14 @@ class ManyGpus final : public GpuHost {
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*devices_.front());
   }
-  bool has_whole_pages() const override { return false; }
-  absl::StatusOr<DeviceSlabs*> OpenSlabs() override {
-    return FailedPrecondition("the KV of a layer is spread over {} GPUs (tensor_parallel)",
-                              devices_.size());
+  absl::StatusOr<DeviceSlabs*> OpenSlabs() override;
+  SlabDetours slab_detours() const override {
+    if (movers_ == nullptr) return {};
+    return {.reason = Message(movers_->peer_access()), .slabs = movers_->detours()};
   }
-  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(size_t) override {
-    return OpenSlabs().status();
+  absl::StatusOr<std::unique_ptr<SlabCoder>> MakeSlabCoder(
+      size_t raw_bytes_max, const KvCalibration* calibration) override {
+    return MakeDeviceSlabCoder(*devices_.front(), raw_bytes_max, calibration);
   }
   // Without the number of GPUs: workers of different numbers share KV (docs/adr/0025).
   std::string arithmetic() const override { return arithmetic_; }
@@ -143,7 +146,20 @@ class ManyGpus final : public GpuHost {
   const std::unique_ptr<NcclRanks> links_;
   const std::unique_ptr<cuda::ShardedPages> pages_;
   const std::unique_ptr<TensorParallelRunner> runner_;
+  // Once opened.
+  std::unique_ptr<cuda::ShardMovers> movers_;
+  std::unique_ptr<cuda::CudaSlabs> slabs_;
 };
+
+absl::StatusOr<DeviceSlabs*> ManyGpus::OpenSlabs() {
+  if (slabs_ != nullptr) return slabs_.get();
+  cuda::ShardMovers::Devices devices;
+  for (const auto& device : devices_) devices.push_back(device.get());
+  ASSIGN_OR_RETURN(movers_, cuda::ShardMovers::Create(std::move(devices), *pages_));
+  ASSIGN_OR_RETURN(slabs_,
+                   cuda::CudaSlabs::Create(*devices_.front(), pages_->view(), {}, movers_.get()));
+  return slabs_.get();
+}
 
 // The blocks that the options allow.
 absl::StatusOr<int64_t> BlocksMax(const GpuOptions& options, const KvLayout& layout) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "base/log/log.h"
 
@@ -36,6 +37,16 @@ OnWireRefusal CountRefusals(MetricsRegistry& registry) {
                "penstock_wire_refused_total and not logged for a minute",
                kReasons[reason]);
   };
+}
+
+void AddDetourMetric(MetricsRegistry& registry, const GpuHost* gpu) {
+  prometheus::Counter& detours = registry.Counter(
+      "penstock_kv_gpu_detours_total",
+      "Slabs of KV that crossed page-locked host memory between the GPUs of this worker.");
+  registry.BeforeScrape([&detours, gpu, shown = uint64_t{0}]() mutable {
+    const uint64_t slabs = gpu == nullptr ? 0 : gpu->slab_detours().slabs;
+    detours.Increment(static_cast<double>(slabs - std::exchange(shown, slabs)));
+  });
 }
 
 }  // namespace penstock

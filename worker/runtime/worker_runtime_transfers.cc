@@ -55,31 +55,30 @@ void WorkerRuntime::OpenReceiver() {
 absl::Status WorkerRuntime::OpenWire() {
   const GpuHost* const gpu = host_->gpu.get();
   const auto transfers = gpu == nullptr ? nullptr : gpu->transfers();
-  ASSIGN_OR_RETURN(
-      wire_, MakeHostWire({.listen = options_.wire_listen,
-                           .lanes = options_.wire,
-                           .identity = cluster_,
-                           .network_trusted = options_.wire_network_trusted,
-                           .limits = {},
-                           .gpu = transfers,
-                           .same_host_gpu =
-                               transfers != nullptr && gpu->has_whole_pages() ? transfers : nullptr,
-                           .nccl = {.library = options_.nccl_library},
-                           .on_refused = CountRefusals(metrics_)},
-                          *receiver_));
+  ASSIGN_OR_RETURN(wire_, MakeHostWire({.listen = options_.wire_listen,
+                                        .lanes = options_.wire,
+                                        .identity = cluster_,
+                                        .network_trusted = options_.wire_network_trusted,
+                                        .limits = {},
+                                        .gpu = transfers,
+                                        .same_host_gpu = transfers,
+                                        .nccl = {.library = options_.nccl_library},
+                                        .on_refused = CountRefusals(metrics_)},
+                                       *receiver_));
   if (const absl::Status status = OpenGpuSlabs(); !status.ok()) {
     LogWarning("gpu_memory_not_used", "KV goes by the host's memory: {}", Message(status));
   }
+  AddDetourMetric(metrics_, gpu);
   receiver_->SetWireAddress(wire_->address());
   return absl::OkStatus();
 }
 
-// The GPU packs, verifies and writes slabs if it has all of every page.
+// The GPU packs, verifies and writes slabs.
 absl::Status WorkerRuntime::OpenGpuSlabs() {
-  if (host_->gpu == nullptr || !host_->gpu->has_whole_pages()) return absl::OkStatus();
+  if (host_->gpu == nullptr) return absl::OkStatus();
   ASSIGN_OR_RETURN(DeviceSlabs* const slabs, host_->gpu->OpenSlabs());
   const auto make = [&](size_t bytes) -> absl::StatusOr<GpuSlabMemories> {
-    ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes));
+    ASSIGN_OR_RETURN(auto codec, host_->gpu->MakeSlabCoder(kGpuCodecBytes, lossy_->calibration()));
     return MakeGpuSlabs(host_->layout, *slabs, bytes, std::move(codec));
   };
   ASSIGN_OR_RETURN(GpuSlabMemories outgoing, make(KvSenderOptions().staging_bytes));
@@ -92,6 +91,10 @@ absl::Status WorkerRuntime::OpenGpuSlabs() {
     LogWarning("page_locked_memory_not_used",
                "slabs in the host's memory are packed and verified by the CPU, which is slower: as "
                "much memory of the host cannot be page-locked");
+  }
+  if (const std::string reason = host_->gpu->slab_detours().reason; !reason.empty()) {
+    LogWarning("peer_access_not_used",
+               "slabs go between this worker's GPUs through page-locked host memory: {}", reason);
   }
   return absl::OkStatus();
 }

@@ -204,5 +204,16 @@ bool OpenDevice(int device, DeviceInfo* info) {
 }
 
 void SelectDevice(int device) { Note(cudaSetDevice(device)); }
+bool EnablePeerAccess(int peer) {
+  int device = 0, can = 0;
+  if (!Note(cudaGetDevice(&device)) || !Note(cudaDeviceCanAccessPeer(&can, device, peer))) {
+    return false;
+  }
+  if (can == 0) return Note(cudaErrorPeerAccessUnsupported);
+  const cudaError_t error = cudaDeviceEnablePeerAccess(peer, 0);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) return Note(error);
+  cudaGetLastError();  // NCCL, for example, has enabled it.
+  return true;
+}
 
 }  // namespace penstock::cuda

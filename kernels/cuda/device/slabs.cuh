@@ -169,4 +169,55 @@ __global__ void __launch_bounds__(kSlabWarps * 32)
   MoveRest<kMove>(p, crc, whole, board);
 }
 
+// Copies one GPU's heads of pages to their places in a slab of whole pages, or back, 16 bytes a
+// thread. The slab is beyond this GPU's memory: the copy takes as long as the link between them.
+
+constexpr int kSlabPartThreads = 256;
+constexpr uint32_t kSlabPartAhead = 4;  // units that a thread loads at once
+
+struct SlabPartKernelParams {
+  SlabPartParams part;
+  uint32_t units = 0;  // of 16 bytes, in all layers of all blocks
+  uint32_t grid = 0;   // blocks of the launch
+};
+
+// The two addresses of a unit.
+struct SlabPartUnit {
+  std::byte* in_arena;
+  std::byte* in_slab;
+
+  PENSTOCK_DEVICE SlabPartUnit(const SlabPartParams& p, uint32_t unit) {
+    const uint32_t units_of_layer = p.layer_bytes / 16;
+    const uint32_t row = unit / units_of_layer, at = unit % units_of_layer * 16;
+    const uint32_t block = row / p.layers, layer = row % p.layers;
+    in_arena = p.arena + static_cast<int64_t>(p.block_ids[block]) * p.block_stride + p.offset +
+               static_cast<int64_t>(layer) * p.layer_bytes + at;
+    const uint32_t place = at < p.codes_bytes ? p.codes_at + at : p.scales_at + at - p.codes_bytes;
+    in_slab = p.slab + static_cast<int64_t>(row) * p.slab_layer_bytes + place;
+  }
+};
+
+// Any grid; its threads share the units.
+template <bool kScatter>
+__global__ void __launch_bounds__(kSlabPartThreads)
+    SlabPartKernel(const __grid_constant__ SlabPartKernelParams p) {
+  const uint32_t step = p.grid * kSlabPartThreads;
+  const uint32_t begin = static_cast<uint32_t>(BlockX() * kSlabPartThreads + ThreadX());
+  for (uint32_t first = begin; first < p.units; first += kSlabPartAhead * step) {
+    Words4 words[kSlabPartAhead];
+    std::byte* to[kSlabPartAhead];
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabPartAhead; ++i) {
+      if (first + i * step >= p.units) continue;
+      const SlabPartUnit unit(p.part, first + i * step);
+      to[i] = kScatter ? unit.in_arena : unit.in_slab;
+      words[i] = LoadStreaming(kScatter ? unit.in_slab : unit.in_arena);
+    }
+    PENSTOCK_UNROLL
+    for (uint32_t i = 0; i < kSlabPartAhead; ++i) {
+      if (first + i * step < p.units) Store(to[i], words[i]);
+    }
+  }
+}
+
 }  // namespace penstock::cuda

@@ -37,6 +37,17 @@ void MoveSlab(const SlabParams& params, int processors, void* stream) {
              stream);
 }
 
+void MoveSlabPart(const SlabPartParams& params, int processors, void* stream) {
+  const SlabPartKernelParams all{
+      .part = params,
+      .units = static_cast<uint32_t>(uint64_t{params.blocks} * params.layers * params.layer_bytes /
+                                     sizeof(Words4)),
+      .grid = static_cast<uint32_t>(processors)};
+  const LaunchShape shape{.x = all.units > 0 ? processors : 0, .threads = kSlabPartThreads};
+  params.scatter ? Launch(&SlabPartKernel<true>, shape, all, stream)
+                 : Launch(&SlabPartKernel<false>, shape, all, stream);
+}
+
 uint32_t SlabChecksum(std::span<const uint32_t> partials, int64_t bytes) {
   const uint32_t chunk = CrcPower(kSlabChunkBytes * 8);
   uint32_t state = 0;

@@ -43,12 +43,21 @@ KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
   return layout;
 }
 
-std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
-                                    size_t bytes) {
+LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank) {
   const KvLayout own = LayoutOfRank(whole, ranks);
   constexpr auto kKeys = penstock::KvPlane::kKeys;
   const int32_t first_head = rank * own.kv_heads;
-  const size_t codes = own.ScalesAt(0, kKeys, 0), layer_bytes = own.LayerBytes();
+  const size_t codes = own.ScalesAt(0, kKeys, 0);
+  return {.codes_at = whole.CodesAt(first_head, kKeys, 0),
+          .scales_at = whole.ScalesAt(first_head, kKeys, 0),
+          .codes_bytes = codes,
+          .scales_bytes = own.LayerBytes() - codes};
+}
+
+std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
+                                    size_t bytes) {
+  const LayerPart part = LayerPartOf(whole, ranks, rank);
+  const size_t codes = part.codes_bytes, layer_bytes = codes + part.scales_bytes;
   std::vector<HeadRange> ranges;
   const size_t first = offset / whole.LayerBytes();
   const auto layers = static_cast<size_t>(whole.layers);
@@ -56,10 +65,8 @@ std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, 
        ++layer) {
     const size_t at = layer * whole.LayerBytes(), at_rank = layer * layer_bytes;
     const Piece pieces[] = {
-        {.in_whole = at + whole.CodesAt(first_head, kKeys, 0), .in_rank = at_rank, .bytes = codes},
-        {.in_whole = at + whole.ScalesAt(first_head, kKeys, 0),
-         .in_rank = at_rank + codes,
-         .bytes = layer_bytes - codes}};
+        {.in_whole = at + part.codes_at, .in_rank = at_rank, .bytes = codes},
+        {.in_whole = at + part.scales_at, .in_rank = at_rank + codes, .bytes = part.scales_bytes}};
     for (const Piece& piece : pieces) Append(Clip(piece, offset, bytes), offset, ranges);
   }
   return ranges;

@@ -15,6 +15,16 @@ namespace penstock::cuda {
 // The layout of one rank's pages. `ranks` must divide the number of heads.
 KvLayout LayoutOfRank(const KvLayout& whole, int ranks);
 
+// The place of a rank's heads in a layer of the whole page. The rank's layer has the codes of its
+// heads, and then their scales.
+struct LayerPart {
+  size_t codes_at = 0;   // in the whole layer
+  size_t scales_at = 0;  // likewise
+  size_t codes_bytes = 0;
+  size_t scales_bytes = 0;
+};
+LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank);
+
 // A contiguous range of bytes, [offset, offset + bytes), of a rank's page.
 struct HeadRange {
   // A part of the range that is contiguous in the whole page too.

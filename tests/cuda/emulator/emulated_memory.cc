@@ -10,8 +10,10 @@
 #include <cstring>
 #include <iterator>
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/check.h"
 #include "base/mutex.h"
@@ -21,15 +23,19 @@ namespace {
 
 // Each range is mapped twice: for the device, and for hardware.
 struct Stretch {
+  int device = 0;
   std::byte* hardware = nullptr;
   size_t bytes = 0;
   int fd = -1;
   uint64_t number = 0;
+  bool open = false;    // it can be accessed
+  bool astray = false;  // what is written now is lost
 };
 struct Memory {
   Mutex mutex;
   std::map<std::byte*, Stretch> stretches GUARDED_BY(mutex);  // keyed by the device's address
-  int at_work GUARDED_BY(mutex) = 0;
+  std::map<int, int> at_work GUARDED_BY(mutex);               // pieces of work, by device
+  std::set<std::pair<int, int>> peers GUARDED_BY(mutex);      // device, and peer that it accesses
   uint64_t last_number GUARDED_BY(mutex) = 0;
 };
 Memory& memory() {
@@ -37,23 +43,53 @@ Memory& memory() {
   return *memory;
 }
 
-void Protect(std::byte* p, size_t bytes, int access) {
-  PENSTOCK_CHECK_EQ(mprotect(p, bytes, access), 0);
+bool ArePeersAstray() {
+  const char* setting = std::getenv("PENSTOCK_EMULATED_PEERS");
+  return setting != nullptr && setting == std::string_view("astray");
+}
+
+// Opens the stretch, or closes it. `astray`: a copy of it that is dropped when it is closed.
+void SetOpen(std::byte* p, Stretch& stretch, bool open, bool astray) {
+  if (open == stretch.open) return;
+  stretch.open = open;
+  const int access = open ? PROT_READ | PROT_WRITE : PROT_NONE;
+  if (open ? !astray : !stretch.astray) {
+    PENSTOCK_CHECK_EQ(mprotect(p, stretch.bytes, access), 0);
+    return;
+  }
+  stretch.astray = open;
+  const int sharing = open ? MAP_PRIVATE : MAP_SHARED;
+  PENSTOCK_CHECK(mmap(p, stretch.bytes, access, sharing | MAP_FIXED, stretch.fd, 0) == p);
+}
+
+// Opens and closes stretches as the devices at work may access them.
+void Protect() REQUIRES(memory().mutex) {
+  for (auto& [p, stretch] : memory().stretches) {
+    bool open = false, by_owner = false;
+    for (const auto& [device, works] : memory().at_work) {
+      if (works == 0) continue;
+      by_owner |= device == stretch.device;
+      open |= device == stretch.device || memory().peers.contains({device, stretch.device});
+    }
+    const bool small = stretch.bytes < size_t{2} << 20;
+    SetOpen(p, stretch, open, small && !by_owner && ArePeersAstray());
+  }
 }
 
 // Takes ownership of `fd`, unless it returns nullptr.
-void* Map(int fd, size_t bytes) {
+void* Map(int device, int fd, size_t bytes) {
   void* hardware = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  void* device = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
-  if (hardware == MAP_FAILED || device == MAP_FAILED) return nullptr;
+  void* own = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+  if (hardware == MAP_FAILED || own == MAP_FAILED) return nullptr;
   MutexLock lock(memory().mutex);
-  auto* const at = static_cast<std::byte*>(device);
-  memory().stretches[at] = {.hardware = static_cast<std::byte*>(hardware),
+  auto* const at = static_cast<std::byte*>(own);
+  memory().stretches[at] = {.device = device,
+                            .hardware = static_cast<std::byte*>(hardware),
                             .bytes = bytes,
                             .fd = fd,
                             .number = ++memory().last_number};
-  if (memory().at_work > 0) Protect(at, bytes, PROT_READ | PROT_WRITE);
-  return device;
+  Protect();
+  return own;
 }
 
 void Unmap(void* p, size_t bytes) {
@@ -77,16 +113,17 @@ std::map<std::byte*, Stretch>::iterator StretchOf(std::byte* p) REQUIRES(memory(
 
 }  // namespace
 
-void* MapForWires(size_t bytes) {
+void* MapForWires(int device, size_t bytes) {
   const int fd = memfd_create("penstock-device", MFD_CLOEXEC);
   if (fd < 0) return nullptr;
-  void* const device = ftruncate(fd, static_cast<off_t>(bytes)) == 0 ? Map(fd, bytes) : nullptr;
-  if (device == nullptr) {
+  const bool sized = ftruncate(fd, static_cast<off_t>(bytes)) == 0;
+  void* const mapped = sized ? Map(device, fd, bytes) : nullptr;
+  if (mapped == nullptr) {
     close(fd);
     return nullptr;
   }
-  std::memset(SeenByHardware(device), 0xff, bytes);
-  return device;
+  std::memset(SeenByHardware(mapped), 0xff, bytes);
+  return mapped;
 }
 
 void UnmapForWires(void* p, size_t bytes) { Unmap(p, bytes); }
@@ -102,39 +139,43 @@ bool Export(const void* p, ExportedMemory* exported) {
   return true;
 }
 
-void* Import(const ExportName& name, size_t bytes) {
+void* Import(int device, const ExportName& name, size_t bytes) {
   const char* setting = std::getenv("PENSTOCK_EMULATED_IMPORTS");
   const std::string_view how = setting == nullptr ? "" : setting;
   const bool large = bytes > size_t{4} << 20;
   if (how == "refused" || (large && how == "large refused")) return nullptr;
-  if (how == "astray" || (large && how == "large astray")) return MapForWires(bytes);
+  if (how == "astray" || (large && how == "large astray")) return MapForWires(device, bytes);
   const std::string path(name.data(), strnlen(name.data(), name.size()));
   const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
   if (fd < 0) return nullptr;
   struct stat file {};
   const bool whole = fstat(fd, &file) == 0 && static_cast<size_t>(file.st_size) == bytes;
-  void* const device = whole ? Map(fd, bytes) : nullptr;
-  if (device == nullptr) {
+  void* const mapped = whole ? Map(device, fd, bytes) : nullptr;
+  if (mapped == nullptr) {
     close(fd);
     return nullptr;
   }
-  return device;
+  return mapped;
 }
 
 void ReleaseImport(void* p, size_t bytes) { Unmap(p, bytes); }
 
-DeviceAtWork::DeviceAtWork() {
+bool AllowPeer(int device, int peer) {
+  const char* setting = std::getenv("PENSTOCK_EMULATED_PEERS");
+  if (setting != nullptr && setting == std::string_view("refused")) return false;
   MutexLock lock(memory().mutex);
-  if (memory().at_work++ > 0) return;
-  for (const auto& [p, stretch] : memory().stretches) {
-    Protect(p, stretch.bytes, PROT_READ | PROT_WRITE);
-  }
+  memory().peers.insert({device, peer});
+  return true;
+}
+
+DeviceAtWork::DeviceAtWork(int device) : device_(device) {
+  MutexLock lock(memory().mutex);
+  if (memory().at_work[device_]++ == 0) Protect();
 }
 
 DeviceAtWork::~DeviceAtWork() {
   MutexLock lock(memory().mutex);
-  if (--memory().at_work > 0) return;
-  for (const auto& [p, stretch] : memory().stretches) Protect(p, stretch.bytes, PROT_NONE);
+  if (--memory().at_work[device_] == 0) Protect();
 }
 
 std::byte* SeenByHardware(const void* p) {

@@ -4,12 +4,14 @@
 
 #include "kernels/exported_memory.h"
 
-// The emulated device's memory for wires. Only the emulated device, that is work that runs on a
-// stream, may access it at its own address; any other access by the CPU ends the process.
+// The emulated devices' memory for wires. Only a device that may, that is work that runs on one of
+// its streams, accesses it at its own address: the device that allocated it, and those with peer
+// access to that one. Any other access ends the process, unless a device that may is at work in
+// another thread.
 
 namespace penstock::cuda::emulator {
 
-void* MapForWires(size_t bytes);  // nullptr on failure
+void* MapForWires(int device, size_t bytes);  // nullptr on failure
 void UnmapForWires(void* p, size_t bytes);
 
 // Names the memory of MapForWires that has `p` for other processes, which map it by its descriptor
@@ -18,16 +20,23 @@ bool Export(const void* p, ExportedMemory* exported);
 // Maps exported memory for the device; nullptr when it cannot. PENSTOCK_EMULATED_IMPORTS says how
 // that fails: "refused", "astray" (other memory is mapped), or beyond 4 MiB only: "large refused",
 // "large astray".
-void* Import(const ExportName& name, size_t bytes);
+void* Import(int device, const ExportName& name, size_t bytes);
 void ReleaseImport(void* p, size_t bytes);
+
+// Gives `device` access to the memory of `peer`. PENSTOCK_EMULATED_PEERS says how that fails:
+// "refused" (false is returned), or "astray": what is written to less than 2 MiB is lost.
+bool AllowPeer(int device, int peer);
 
 // During its lifetime the calling thread is the device.
 class DeviceAtWork {
  public:
-  DeviceAtWork();
+  explicit DeviceAtWork(int device);
   ~DeviceAtWork();
   DeviceAtWork(const DeviceAtWork&) = delete;
   DeviceAtWork& operator=(const DeviceAtWork&) = delete;
+
+ private:
+  const int device_;
 };
 
 // The address of the same bytes for hardware that the CPU stands in for, such as a network card.

@@ -17,7 +17,8 @@
 // Implements runtime.h with emulated devices, whose memory is host memory, so that a sanitizer
 // checks the kernels' accesses. Streams run late: a reader that does not wait finds the old
 // contents. There is one device, or as many as PENSTOCK_EMULATED_GPUS says. As with CUDA, a thread
-// works on the device that it selected; enqueuing on a stream of another device ends the process.
+// works on the device that it selected; enqueuing on a stream of another device ends the process,
+// and so does work that accesses another device's memory for wires without peer access.
 
 namespace penstock::cuda {
 namespace {
@@ -119,7 +120,7 @@ void RunUntil(Stream& stream, uint64_t until) {
     const auto work = std::move(stream.waiting.front());
     stream.waiting.pop_front();
     ++stream.begun;
-    const emulator::DeviceAtWork at_work;
+    const emulator::DeviceAtWork at_work(stream.device);
     work();
   }
 }
@@ -169,7 +170,7 @@ void Copy(void* to, const void* from, size_t bytes, const void* host, void* stre
 void emulator::Enqueue(void* stream, std::function<void()> work) {
   if (stream != nullptr) return Of(stream)->Enqueue(std::move(work));
   CheckNotCapturing("work on the default stream");
-  const DeviceAtWork at_work;
+  const DeviceAtWork at_work(selected);
   work();
 }
 
@@ -195,7 +196,7 @@ void FreeDevice(void* p) {
 }
 void* AllocateForWires(size_t bytes) {
   CheckNotCapturing("AllocateForWires");
-  return emulator::MapForWires(bytes);
+  return emulator::MapForWires(selected, bytes);
 }
 void FreeForWires(void* p, size_t bytes) {
   if (p == nullptr) return;
@@ -209,7 +210,7 @@ bool ExportForWires(const void* p, ExportedMemory* exported) {
 }
 void* ImportForWires(const ExportName& name, size_t bytes) {
   CheckNotCapturing("ImportForWires");
-  void* const imported = emulator::Import(name, bytes);
+  void* const imported = emulator::Import(selected, name, bytes);
   if (imported == nullptr) last_error = "the other process's memory is out of reach";
   return imported;
 }
@@ -358,5 +359,10 @@ bool OpenDevice(int device, DeviceInfo* info) {
 }
 
 void SelectDevice(int device) { selected = device; }
+bool EnablePeerAccess(int peer) {
+  if (emulator::AllowPeer(selected, peer)) return true;
+  last_error = "the devices have no peer access";
+  return false;
+}
 
 }  // namespace penstock::cuda

@@ -343,6 +343,9 @@ void CheckSlabs(Report& report) {
     }
     report.checks.push_back({"slab checksum", Number(gather.checksum == ~crc), 1});
   }
+  const SlabPartCase part{.blocks = 17, .layers = 3, .codes_bytes = 8192, .scales_bytes = 256};
+  report.checks.push_back({"slab part gather", Number(RunPart(part, false)), 1});
+  report.checks.push_back({"slab part scatter", Number(RunPart(part, true)), 1});
 }
 
 void CheckKvCodecs(bool small, Report& report) {

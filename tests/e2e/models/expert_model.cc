@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <functional>
+
 #include "tests/e2e/models/model_writer.h"
 
 namespace penstock {
@@ -12,13 +14,13 @@ using Json = nlohmann::json;
 constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 64;
 constexpr int64_t kExperts = 8, kIntermediate = 32, kDenseIntermediate = 96, kDenseLayer = 1;
 
-void AddLayer(ModelWriter& writer, int64_t layer) {
+void AddLayer(ModelWriter& writer, int64_t layer, int64_t kv_heads) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   writer.Norm(prefix + "input_layernorm", kHidden);
   writer.Matrix(attention + "q_proj", kHeads * kHeadDim, kHidden);
-  writer.Matrix(attention + "k_proj", kKvHeads * kHeadDim, kHidden);
-  writer.Matrix(attention + "v_proj", kKvHeads * kHeadDim, kHidden);
+  writer.Matrix(attention + "k_proj", kv_heads * kHeadDim, kHidden);
+  writer.Matrix(attention + "v_proj", kv_heads * kHeadDim, kHidden);
   writer.Matrix(attention + "o_proj", kHidden, kHeads * kHeadDim);
   writer.Norm(attention + "q_norm", kHeadDim);
   writer.Norm(attention + "k_norm", kHeadDim);
@@ -71,14 +73,14 @@ Json GptOssConfig(int64_t vocab) {
           {"torch_dtype", "bfloat16"}};
 }
 
-Json Config(int64_t vocab) {
+Json Config(int64_t vocab, int64_t kv_heads) {
   return {{"architectures", {"Qwen3MoeForCausalLM"}},
           {"hidden_size", kHidden},
           {"intermediate_size", kDenseIntermediate},
           {"moe_intermediate_size", kIntermediate},
           {"num_hidden_layers", kLayers},
           {"num_attention_heads", kHeads},
-          {"num_key_value_heads", kKvHeads},
+          {"num_key_value_heads", kv_heads},
           {"head_dim", kHeadDim},
           {"num_experts", kExperts},
           {"num_experts_per_tok", 2},
@@ -93,22 +95,27 @@ Json Config(int64_t vocab) {
           {"torch_dtype", "bfloat16"}};
 }
 
-void WriteModel(const std::string& folder, void (*add_layer)(ModelWriter&, int64_t),
-                Json (*config)(int64_t)) {
+void WriteModel(const std::string& folder,
+                const std::function<void(ModelWriter&, int64_t)>& add_layer, const Json& config) {
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, kHidden);
   for (int64_t layer = 0; layer < kLayers; ++layer) add_layer(writer, layer);
   writer.Norm("model.norm", kHidden);
   writer.Matrix("lm_head", vocab, kHidden);
-  writer.Write(config(vocab), folder);
+  writer.Write(config, folder);
 }
 
 }  // namespace
 
-void WriteExpertModel(const std::string& folder) { WriteModel(folder, AddLayer, Config); }
+void WriteExpertModel(const std::string& folder, int64_t kv_heads) {
+  const auto add = [kv_heads](ModelWriter& writer, int64_t layer) {
+    AddLayer(writer, layer, kv_heads);
+  };
+  WriteModel(folder, add, Config(BundledVocab(), kv_heads));
+}
 void WriteGptOssModel(const std::string& folder) {
-  WriteModel(folder, AddGptOssLayer, GptOssConfig);
+  WriteModel(folder, AddGptOssLayer, GptOssConfig(BundledVocab()));
 }
 
 }  // namespace penstock

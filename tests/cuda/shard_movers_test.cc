@@ -1,0 +1,209 @@
+// Slabs in the memory of the first of several (emulated) GPUs, of pages whose heads all of them
+// have.
+
+#include "kernels/cuda/sharded/shard_movers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <random>
+
+#include "base/crc32c.h"
+#include "kernels/cuda/cuda_slabs.h"
+#include "kernels/cuda/sharded/head_ranges.h"
+#include "tests/cuda/emulator/emulated_memory.h"
+#include "tests/cuda/emulator/emulated_stream.h"
+#include "tests/support/environment.h"
+
+namespace penstock::cuda {
+namespace {
+
+constexpr int64_t kBlocks = 9;
+constexpr size_t kStaging = size_t{1} << 20;
+
+struct MoverCase {
+  KvDtype dtype = KvDtype::kBf16;
+  int ranks = 2;
+  const char* peers = "";  // as PENSTOCK_EMULATED_PEERS
+};
+void PrintTo(const MoverCase& c, std::ostream* out) {
+  *out << KvDtypeName(c.dtype) << " on " << c.ranks << " " << c.peers;
+}
+
+class ShardMoversTest : public testing::TestWithParam<MoverCase> {
+ protected:
+  ShardMoversTest() {
+    std::vector<std::unique_ptr<CudaPages>> ranks;
+    ShardMovers::Devices devices;
+    for (int rank = 0; rank < GetParam().ranks; ++rank) {
+      devices_.push_back(*CudaDevice::Open(rank));
+      devices.push_back(devices_.back().get());
+      ranks.push_back(
+          *CudaPages::Create(*devices_.back(), LayoutOfRank(layout_, GetParam().ranks), kBlocks));
+    }
+    pages_.emplace(std::move(ranks));
+    movers_ = *ShardMovers::Create(devices, *pages_);
+    slabs_ = *CudaSlabs::Create(*devices_.front(), pages_->view(), {.slab_bytes_max = kStaging},
+                                movers_.get());
+    staging_ = slabs_->Allocate(kStaging);
+    std::vector<std::byte> bytes(kBlocks * layout_.BlockStride());
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
+    pages_->Write(kAll, 0, layout_.BlockStride(), bytes.data());
+  }
+  ~ShardMoversTest() override { slabs_->Free(staging_, kStaging); }
+
+  std::vector<std::byte> Read(const DeviceSlabs::Pieces& pieces) {
+    std::vector<std::byte> host(pieces.total());
+    pages_->Read(pieces.pages, pieces.offset, pieces.bytes, host.data());
+    return host;
+  }
+  std::span<std::byte> Seen(size_t bytes) const {
+    return {emulator::SeenByHardware(staging_), bytes};
+  }
+  bool HasPeers() const { return *GetParam().peers == '\0'; }
+
+  const std::vector<uint32_t> kAll = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
+  const ScopedEnvironment peers_{"PENSTOCK_EMULATED_PEERS", GetParam().peers};
+  const KvLayout layout_{
+      .layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = GetParam().dtype};
+  std::mt19937_64 random_{1};
+  std::vector<std::unique_ptr<CudaDevice>> devices_;
+  std::optional<ShardedPages> pages_;
+  std::unique_ptr<ShardMovers> movers_;
+  std::unique_ptr<CudaSlabs> slabs_;
+  std::byte* staging_ = nullptr;
+};
+
+TEST_P(ShardMoversTest, SlabsAreThoseOfWholePages) {
+  const size_t layer = layout_.LayerBytes();
+  const std::vector<uint32_t> from = {7, 0, 3}, to = {1, 8, 2}, others = {0, 3, 4, 5, 6, 7};
+  for (const size_t first : {0, 1}) {
+    const DeviceSlabs::Pieces source{from, first * layer, 2 * layer};
+    const DeviceSlabs::Pieces target{to, first * layer, 2 * layer};
+    const DeviceSlabs::Pieces beside{to, (2 - 2 * first) * layer, layer};
+    const std::vector<std::byte> wanted = Read(source), before = Read(beside);
+    const std::vector<std::byte> untouched = Read({others, 0, 3 * layer});
+    std::ranges::fill(Seen(kStaging), std::byte{0x5a});
+    DeviceSlabs::Gathering gathering{.pieces = source, .slab = staging_};
+    slabs_->Gather({&gathering, 1});
+    EXPECT_EQ(gathering.crc, Crc32c(wanted));
+    EXPECT_TRUE(std::ranges::equal(Seen(wanted.size()), wanted));
+    EXPECT_EQ(Seen(kStaging)[wanted.size()], std::byte{0x5a});
+    // As it lands, in a place where no slab has been gathered.
+    std::ranges::copy(wanted, Seen(kStaging).begin() + kStaging / 2);
+    bool over = false;
+    slabs_->Scatter(target, staging_ + kStaging / 2, [&] { over = true; });
+    slabs_->Drain();
+    EXPECT_TRUE(over);
+    EXPECT_TRUE(Read(target) == wanted);
+    EXPECT_TRUE(Read(beside) == before);
+    EXPECT_TRUE(Read({others, 0, 3 * layer}) == untouched);
+  }
+  EXPECT_EQ(movers_->detours(), HasPeers() ? 0u : 4u);
+}
+
+// More than share a wait, with copies in the host's memory, and back into other pages.
+TEST_P(ShardMoversTest, ManySlabsAtOnce) {
+  const size_t layer = layout_.LayerBytes(), count = std::min<size_t>(37, kStaging / layer);
+  std::byte* const pinned = slabs_->AllocatePinned(kStaging);
+  std::vector<DeviceSlabs::Gathering> all;
+  std::vector<std::vector<std::byte>> wanted;
+  for (size_t i = 0; i < count; ++i) {
+    const DeviceSlabs::Pieces pieces{std::span(kAll).subspan(i % kBlocks, 1), i % 3 * layer, layer};
+    all.push_back({.pieces = pieces,
+                   .slab = staging_ + i * layer,
+                   .pinned = i % 2 == 0 ? nullptr : pinned + i * layer});
+    wanted.push_back(Read(pieces));
+  }
+  slabs_->Gather(all);
+  for (size_t i = 0; i < count; ++i) {
+    EXPECT_EQ(all[i].crc, Crc32c(wanted[i])) << i;
+    EXPECT_TRUE(std::ranges::equal(Seen(kStaging).subspan(i * layer, layer), wanted[i])) << i;
+    if (all[i].pinned == nullptr) continue;
+    EXPECT_EQ(std::memcmp(all[i].pinned, wanted[i].data(), layer), 0) << i;
+  }
+  // Each block gets the layer of the next one.
+  const size_t scattered = std::min<size_t>(count, kBlocks);
+  std::vector<uint32_t> targets;
+  for (size_t i = 0; i < scattered; ++i) targets.push_back((i + 1) % kBlocks);
+  for (size_t i = 0; i < scattered; ++i) {
+    slabs_->Scatter({std::span(targets).subspan(i, 1), i % 3 * layer, layer}, staging_ + i * layer,
+                    [] {});
+  }
+  slabs_->Drain();
+  for (size_t i = 0; i < scattered; ++i) {
+    EXPECT_TRUE(Read({std::span(targets).subspan(i, 1), i % 3 * layer, layer}) == wanted[i]) << i;
+  }
+  slabs_->FreePinned(pinned, kStaging);
+}
+
+TEST_P(ShardMoversTest, PeerAccessIsAskedAndTried) {
+  const std::string reason = Message(movers_->peer_access());
+  if (HasPeers() || GetParam().ranks == 1) {
+    EXPECT_EQ(reason, "");
+  } else if (GetParam().peers == std::string("refused")) {
+    EXPECT_THAT(reason, testing::HasSubstr("cuda:1 cannot access cuda:0's memory"));
+  } else {
+    EXPECT_THAT(reason, testing::HasSubstr("cuda:1 wrote to cuda:0's memory did not arrive"));
+  }
+}
+
+std::vector<MoverCase> MoverCases() {
+  std::vector<MoverCase> cases = {
+      {.ranks = 1}, {.ranks = 2, .peers = "astray"}, {.ranks = 4, .peers = "refused"}};
+  for (const KvDtype dtype : kKvDtypes) {
+    cases.push_back({.dtype = dtype, .ranks = 2});
+    cases.push_back({.dtype = dtype, .ranks = 4});
+    cases.push_back({.dtype = dtype, .ranks = 2, .peers = "refused"});
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(Degrees, ShardMoversTest, testing::ValuesIn(MoverCases()));
+
+// The emulator itself: a device reaches another one's memory for wires with peer access only.
+TEST(EmulatedPeersDeathTest, WithoutAccessMemoryOfAnotherGpuIsOutOfReach) {
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
+  const auto owner = *CudaDevice::Open(0), other = *CudaDevice::Open(1);
+  owner->Select();
+  void* const memory = AllocateForWires(4096);
+  const auto write = [&] {
+    other->Select();
+    FillDevice(memory, 7, 4096, other->stream());
+    Synchronize(other->stream());
+  };
+  EXPECT_DEATH(write(), "");
+  EXPECT_DEATH(
+      {
+        PENSTOCK_CHECK_EQ(*static_cast<char*>(memory), 7);  // nor does the CPU
+      },
+      "");
+  other->Select();
+  ASSERT_TRUE(EnablePeerAccess(0));
+  write();
+  EXPECT_EQ(*emulator::SeenByHardware(memory), std::byte{7});
+  owner->Select();
+  FreeForWires(memory, 4096);
+}
+
+TEST(OddShardsTest, HeadsOfOddSizesAreRefused) {
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
+  const KvLayout layout{
+      .layers = 1, .kv_heads = 2, .head_dim = 32, .block_tokens = 2, .dtype = KvDtype::kK3v2};
+  std::vector<std::unique_ptr<CudaDevice>> devices;
+  std::vector<std::unique_ptr<CudaPages>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    devices.push_back(*CudaDevice::Open(rank));
+    ranks.push_back(*CudaPages::Create(*devices.back(), LayoutOfRank(layout, 2), kBlocks));
+  }
+  const ShardedPages pages(std::move(ranks));
+  const auto movers = ShardMovers::Create({devices[0].get(), devices[1].get()}, pages);
+  EXPECT_TRUE(absl::IsFailedPrecondition(movers.status())) << movers.status();
+  EXPECT_THAT(Message(movers.status()), testing::HasSubstr("40 bytes of codes and 8 of scales"));
+}
+
+}  // namespace
+}  // namespace penstock::cuda
