@@ -103,6 +103,11 @@ struct AttentionParams {
   // 2 * log2(e) / cap times the factor of the scores; 0: no cap.
   float cap_factor = 0;
   const float* sinks = nullptr;  // [heads]: a score without a value of each row; null: none
+  // Tokens of a span (KvPageFormat), a multiple of 64; 0: none. A query reads the tokens of its own
+  // span in `recent`, in bf16, and those before in `kv`. Then there is no window, no cap, no sinks.
+  int32_t span = 0;
+  KvPlanes recent = {};
+  const uint32_t* recent_tables = nullptr;  // page ids in `recent`, as `tables`
 };
 
 // A sequence has more than one split only if its table has room for it.

@@ -87,6 +87,16 @@ inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
               static_cast<int32_t>(layout.ScalesAt(1, plane, 0) - layout.ScalesAt(0, plane, 0))};
 }
 
+// The same of a layer of second copies (KvLayout::span), which are in bf16.
+inline KvPlane RecentPlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
+  return {.code = KvCode::kBf16,
+          .offset = static_cast<int32_t>(layout.RecentAt(0, plane, 0)),
+          .head_stride = static_cast<int32_t>(layout.RecentAt(1, plane, 0) -
+                                              layout.RecentAt(0, plane, 0)),
+          .row_bytes = static_cast<int32_t>(layout.RecentAt(0, plane, 1) -
+                                            layout.RecentAt(0, plane, 0))};
+}
+
 // The address of a layer in the first block, and the distance to the same layer in the next block.
 // If the layer is in rows (PagedKv::rows), the same of the first row and the next row.
 struct PagePlace {
@@ -111,10 +121,11 @@ inline PagePlace PlaceOf(const PagedKv& kv, int32_t layer) {
 inline KvPlanes PlanesOf(const PagedKv& kv, int32_t layer) {
   const KvLayout& layout = kv.layout;
   const PagePlace place = PlaceOf(kv, layer);
+  const auto plane_of = layout.span > 0 && layer % 2 == 1 ? &RecentPlaneOf : &PlaneOf;
   KvPlanes planes{.layer = place.first,
                   .block_stride = place.stride,
-                  .keys = PlaneOf(layout, penstock::KvPlane::kKeys),
-                  .values = PlaneOf(layout, penstock::KvPlane::kValues),
+                  .keys = plane_of(layout, penstock::KvPlane::kKeys),
+                  .values = plane_of(layout, penstock::KvPlane::kValues),
                   .kv_heads = layout.kv_heads,
                   .head_dim = layout.head_dim,
                   .page_log2 = 0,

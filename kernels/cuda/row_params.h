@@ -101,6 +101,9 @@ struct RopeAppendParams {
   int32_t rotary_dims = 0;  // a multiple of 8, at most head_dim; 0: no rotation
   KvPlanes kv;
   const int64_t* slots = nullptr;  // [rows]: block << page_log2 | slot; negative: not stored
+  // With a span (KvPageFormat), the second copy of each row, in bf16: rotated where `kv` is.
+  KvPlanes recent = {};                   // `layer` null: there is none
+  const int64_t* recent_slots = nullptr;  // [rows], in the pages of `recent`
 };
 
 // output = the sum of the product's slices times `factor`, and then cap * tanh(output / cap) if

@@ -15,7 +15,7 @@ namespace penstock {
 struct CudaGraphKey {
   CudaBatchShape shape;
   const std::byte* arena = nullptr;
-  KvDtype dtype = KvDtype::kBf16;
+  KvPageFormat format = {};
   int32_t block_tokens = 0;
 
   bool operator==(const CudaGraphKey&) const = default;

@@ -124,7 +124,8 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   cuda::AddNorm(NormAdding(step, w.attention_norm), rows, parts_.stream);
   const StepAngles& angles = step.angles[static_cast<size_t>(config.RopeOf(layer))];
   if (w.latents.has_value()) return AppendLatents(layer, angles, step);
-  const bool each = config.qk_norm == QkNorm::kHead;
+  const bool each = config.qk_norm == QkNorm::kHead, spans = step.kv.layout.span > 0;
+  const int32_t stored = step.StoredLayer(layer);
   cuda::RopeAppend({.product = Qkv(w, rows),
                     .cosines = step.At<float>(angles.cosines),
                     .sines = step.At<float>(angles.sines),
@@ -135,8 +136,10 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
                     .heads = config.heads,
                     .rows = rows,
                     .rotary_dims = angles.dims,
-                    .kv = cuda::PlanesOf(step.kv, layer),
-                    .slots = step.At<int64_t>(step.InRows(layer) ? step.row_slots : step.slots)},
+                    .kv = cuda::PlanesOf(step.kv, stored),
+                    .slots = step.SlotsOf(stored),
+                    .recent = spans ? cuda::PlanesOf(step.kv, stored + 1) : cuda::KvPlanes(),
+                    .recent_slots = spans ? step.SlotsOf(stored + 1) : nullptr},
                    parts_.stream);
 }
 
@@ -190,12 +193,16 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
   const ModelConfig& config = parts_.config;
   const CudaScratch& s = parts_.scratch;
   const int64_t width = int64_t{config.heads} * config.head_dim;
+  const int32_t stored = step.StoredLayer(layer), span = step.kv.layout.span;
+  const auto tables_of = [&](int32_t copy) {
+    return step.At<uint32_t>(step.InRows(copy) ? at.row_tables : at.tables);
+  };
   return {.queries = step.queries,
           .query_stride = width,
           .output = s.input.as<Bf16>(),
           .output_stride = width,
-          .kv = cuda::PlanesOf(step.kv, layer),
-          .tables = step.At<uint32_t>(step.InRows(layer) ? at.row_tables : at.tables),
+          .kv = cuda::PlanesOf(step.kv, stored),
+          .tables = tables_of(stored),
           .table_stride = rows.table_stride,
           .sequences = step.At<cuda::AttentionSequence>(at.sequences),
           .wide = step.At<cuda::AttentionTile>(at.wide),
@@ -207,7 +214,10 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
           .window = WindowIn(config, layer),
           .scale_log2 = ScaleLog2(config),
           .cap_factor = CapFactor(config),
-          .sinks = parts_.weights.layers[layer].sinks.as<float>()};
+          .sinks = parts_.weights.layers[layer].sinks.as<float>(),
+          .span = span,
+          .recent = span > 0 ? cuda::PlanesOf(step.kv, stored + 1) : cuda::KvPlanes(),
+          .recent_tables = span > 0 ? tables_of(stored + 1) : nullptr};
 }
 
 void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {

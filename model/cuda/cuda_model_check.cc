@@ -63,7 +63,27 @@ std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
   return {};
 }
 
+// The kernels of pages with a span have neither windows nor other scores than products.
+std::string_view PartWithoutSpans(const ModelConfig& config) {
+  const auto& windows = config.sliding_window;
+  if (config.HasLatents()) return "latents (multi-head latent attention)";
+  if (std::ranges::count(windows, 0) != std::ssize(windows)) return "sliding windows";
+  if (config.attention_cap != 0) return "a cap of attention scores (attn_logit_softcapping)";
+  if (config.attention_sinks) return "attention sinks";
+  return {};
+}
+
 }  // namespace
+
+absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config) {
+  if (format.span == 0) return absl::OkStatus();
+  const std::string_view part = PartWithoutSpans(config);
+  if (part.empty() && !format.centred) return absl::OkStatus();
+  return FailedPrecondition(
+      "kv_format is {}, and {} has {}, with which pages on GPUs have no spans; use {}, or "
+      "--device=cpu",
+      KvPageFormatName(format), config.architecture, part.empty() ? "centred keys" : part, KvDtypeName(format.dtype));
+}
 
 std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format, cuda::InputOrder order) {
   const bool e2m1 = format.code == CodeType::kE2m1 && format.scale == ScaleType::kBf16;

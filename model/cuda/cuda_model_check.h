@@ -4,6 +4,7 @@
 
 #include "base/status.h"
 #include "kernels/cuda/weight_codes.h"
+#include "kernels/kv_format.h"
 #include "kernels/quantised_matrix.h"
 #include "model/checkpoint/model_config.h"
 
@@ -12,6 +13,10 @@ namespace penstock {
 // Returns FAILED_PRECONDITION that names the first part of `config` that the CUDA kernels do not
 // implement on `ranks` GPUs. docs/models.md has those that run.
 absl::Status CheckCudaModel(const ModelConfig& config, int ranks = 1);
+
+// Returns FAILED_PRECONDITION that names the part of `config` for which GPUs have no pages in a
+// format with a span or with centred keys; OK for other formats.
+absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config);
 
 // The form in which GPUs hold the codes of a format, for products that add up inputs in `order`.
 // Absent: they hold such weights in bf16, as tables of codes other than E2M1 (IQ4) and groups of 16

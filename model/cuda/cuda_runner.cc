@@ -140,6 +140,15 @@ cuda::library::PrefillShape CudaRunner::prompts() const {
           .processors = device_.info().processors};
 }
 
+absl::Status CudaRunner::CheckSpans(const KvPageFormat& format) const {
+  if (format.span == 0) return absl::OkStatus();
+  if (options_.exchange != nullptr) {
+    return InvalidArgument("kv.layout is {}, and pages on several GPUs have no spans",
+                           KvPageFormatName(format));
+  }
+  return CheckCudaSpans(format, config_);
+}
+
 absl::Status CudaRunner::CheckPages(const PagedKv& kv) const {
   const cuda::KvPlanes planes = cuda::PlanesOf(kv, 0);
   const bool supported =
@@ -155,14 +164,16 @@ absl::Status CudaRunner::CheckPages(const PagedKv& kv) const {
 }
 
 absl::Status CudaRunner::Step(const StepArgs& args) {
+  const KvPageFormat format = args.kv.layout.format();
+  RETURN_IF_ERROR(CheckSpans(format));
   RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
                                    .vocab = vocab(),
                                    .max_position = max_position(),
                                    .max_tokens = options_.max_step_tokens,
                                    .draws_tokens = draws_tokens(),
                                    .hidden_size = hidden_size(),
-                                   .takes_evicted = evictor_ != nullptr,
-                                   .selects_pages = selector_ != nullptr}));
+                                   .takes_evicted = evictor_ != nullptr && format.span == 0,
+                                   .selects_pages = selector_ != nullptr && format.span == 0}));
   RETURN_IF_ERROR(CheckPages(args.kv));
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
@@ -201,14 +212,14 @@ absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   }
   const CudaGraphKey key{.shape = shape,
                          .arena = args.kv.arena,
-                         .dtype = args.kv.layout.dtype,
+                         .format = args.kv.layout.format(),
                          .block_tokens = args.kv.layout.block_tokens};
   StepArgs untold = args;
   untold.on_layers_done = nullptr;
   graphs_.Run(key, [&] { Enqueue(untold, step); });
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
   RETURN_IF_ERROR(Outputs(args, step));
-  if (args.on_layers_done) args.on_layers_done(0, config_.layers);
+  if (args.on_layers_done) args.on_layers_done(0, args.kv.layout.layers);
   return absl::OkStatus();
 }
 
@@ -356,13 +367,13 @@ bool CudaRunner::FinishLayer(int32_t layer, CudaStep& step) {
 // groups.
 absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   if (!args.on_layers_done) return absl::OkStatus();
-  const int32_t layers = config_.layers;
+  const int32_t layers = config_.layers, copies = args.kv.layout.Copies();
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   size_t index = 0;
   for (int32_t first = 0; first < layers; first += group) {
     cuda::SynchronizeEvent(scratch_.group_done[index++]->get());
     RETURN_IF_ERROR(cuda::TakeStatus("a step"));  // before a sender reads pages that are incomplete
-    args.on_layers_done(first, std::min(first + group, layers));
+    args.on_layers_done(copies * first, copies * std::min(first + group, layers));
   }
   return absl::OkStatus();
 }

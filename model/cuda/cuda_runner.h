@@ -88,6 +88,7 @@ class CudaRunner final : public ModelRunner {
   void CollectHidden(const CudaBatch& batch) const;
   absl::Status ReportLayers(const StepArgs& args);
   CudaLayers layers();
+  absl::Status CheckSpans(const KvPageFormat& format) const;
   absl::Status CheckPages(const PagedKv& kv) const;
   cuda::library::PrefillShape prompts() const;
   bool makes_logits() const { return options_.shard.rank == 0; }

@@ -25,8 +25,14 @@ struct CudaStep {
     return reinterpret_cast<const T*>(inputs + offset);
   }
 
-  // True if the layer's pages are rows (PagedKv::rows), which slots and tables of their own name.
+  // True if a stored layer's pages are rows (PagedKv::rows), which slots and tables of their own name.
   bool InRows(int32_t layer) const { return kv.rows != nullptr && kv.layout.group.Has(layer); }
+
+  // The layer of the pages that has the model's layer; with a span, the first of its two copies.
+  int32_t StoredLayer(int32_t layer) const { return kv.layout.Copies() * layer; }
+  const int64_t* SlotsOf(int32_t stored) const {
+    return At<int64_t>(InRows(stored) ? row_slots : slots);
+  }
 
   CudaBatch batch;
   PagedKv kv;

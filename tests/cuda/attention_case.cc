@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "kernels/cuda/attention.h"
+#include "tests/kernels/kv_row_oracle.h"
 
 namespace penstock::cuda {
 namespace {
@@ -50,8 +51,43 @@ struct Sums {
   }
 };
 
+// The keys and values of a case, of which those in bf16 are others, so that a kernel that reads a
+// token in the wrong form gives a wrong answer. They are there from the span of the first query on.
+struct CasePools {
+  explicit CasePools(const AttentionCase& c) : span(c.span), kv(c.kv) {
+    if (span == 0) return;
+    KvPoolCase::Options second = c.kv;
+    second.keys = second.values = KvCode::kBf16;
+    second.seed = c.kv.seed + 77;
+    for (size_t s = 0; s < c.rows.size(); ++s) {
+      second.begins.push_back((c.kv.lengths[s] - c.rows[s]) / span * span);
+    }
+    recent = std::make_unique<KvPoolCase>(second);
+    if (IsLevels(c.kv.values)) RotateValues();
+  }
+
+  // As KvPoolCase::At, for a query at `position`.
+  double At(int plane, int sequence, int head, int token, int element, int position) const {
+    const bool own = span > 0 && token >= position / span * span;
+    return (own ? *recent : kv).At(plane, sequence, head, token, element);
+  }
+  // Answers are sums of values that pages have rotated.
+  void RotateValues() {
+    const auto dim = static_cast<size_t>(kv.planes.head_dim);
+    for (std::vector<double>& values : recent->real[1]) {
+      for (auto row = values.begin(); row != values.end(); row += dim) {
+        std::ranges::copy(Rotated(std::vector<double>(row, row + dim)), row);
+      }
+    }
+  }
+
+  const int span;
+  const KvPoolCase kv;
+  std::unique_ptr<KvPoolCase> recent;  // null: no span
+};
+
 // One query at `position` of a sequence.
-void Compare(const AttentionCase& c, const KvPoolCase& kv, int sequence, int position, int head,
+void Compare(const AttentionCase& c, const CasePools& kv, int sequence, int position, int head,
              const Bf16* query, const uint16_t* got, Sums& sums) {
   const int dim = c.kv.head_dim, kv_head = head / c.group;
   const int first = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
@@ -59,7 +95,7 @@ void Compare(const AttentionCase& c, const KvPoolCase& kv, int sequence, int pos
   double top = -std::numeric_limits<double>::infinity(), total = 0;
   for (int t = first; t <= position; ++t) {
     for (int d = 0; d < dim; ++d)
-      weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d);
+      weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d, position);
     weights[t] /= std::sqrt(dim);
     if (c.cap > 0) weights[t] = c.cap * std::tanh(weights[t] / c.cap);
     top = std::max(top, weights[t]);
@@ -71,7 +107,7 @@ void Compare(const AttentionCase& c, const KvPoolCase& kv, int sequence, int pos
   for (int t = first; t <= position; ++t) {
     const double weight = std::exp(weights[t] - top);
     total += weight;
-    for (int d = 0; d < dim; ++d) want[d] += weight * kv.At(1, sequence, kv_head, t, d);
+    for (int d = 0; d < dim; ++d) want[d] += weight * kv.At(1, sequence, kv_head, t, d, position);
   }
   for (int d = 0; d < dim; ++d) sums.Add(ToFloat(Bf16{got[d]}), want[d] / total);
 }
@@ -115,7 +151,8 @@ float Scale(int dim) { return 1.0f / std::sqrt(static_cast<float>(dim)); }
 }  // namespace
 
 AttentionResult RunAttention(const AttentionCase& c) {
-  const KvPoolCase kv(c.kv);
+  const CasePools pools(c);
+  const KvPoolCase& kv = pools.kv;
   std::vector<AttentionSequence> sequences;
   int32_t rows = 0;
   for (size_t s = 0; s < c.rows.size(); ++s) {
@@ -138,7 +175,7 @@ AttentionResult RunAttention(const AttentionCase& c) {
   const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim) /
                                         sizeof(float)),
       narrow_scratch(NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim) / sizeof(float));
-  const AttentionParams params{.queries = q.device->data(),
+  AttentionParams params{.queries = q.device->data(),
                                .query_stride = q.width,
                                .output = q.output->data(),
                                .output_stride = q.width,
@@ -156,6 +193,11 @@ AttentionResult RunAttention(const AttentionCase& c) {
                                .scale_log2 = kLog2E * (c.cap > 0 ? c.cap : Scale(q.dim)),
                                .cap_factor = c.cap > 0 ? 2 * kLog2E * Scale(q.dim) / c.cap : 0,
                                .sinks = c.sinks ? device_sinks.data() : nullptr};
+  if (c.span > 0) {
+    params.span = c.span;
+    params.recent = pools.recent->planes;
+    params.recent_tables = pools.recent->tables->data();
+  }
   Attention(params, plan.counts(), nullptr);
   ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};
@@ -165,7 +207,7 @@ AttentionResult RunAttention(const AttentionCase& c) {
     for (int r = 0; r < sequences[s].rows; ++r) {
       for (int h = 0; h < q.heads; ++h) {
         const int64_t at = (sequences[s].first_row + r) * q.width + h * q.dim;
-        Compare(c, kv, static_cast<int>(s), sequences[s].position + r, h, q.host.data() + at,
+        Compare(c, pools, static_cast<int>(s), sequences[s].position + r, h, q.host.data() + at,
                 result.bits.data() + at, sums);
       }
     }

@@ -21,6 +21,7 @@ struct AttentionCase {
   int32_t window = 0;
   float cap = 0;  // of scores; 0: none
   bool sinks = false;
+  int32_t span = 0;           // tokens, as KvPageFormat has it; 0: none
   std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
   AttentionTiles tiles = AttentionTiles::kPlanned;
   bool oracle = true;  // compare with it, which takes most of the time; false: bits alone

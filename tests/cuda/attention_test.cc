@@ -182,6 +182,55 @@ INSTANTIATE_TEST_SUITE_P(
                  .rows = {40}}}),
     NameOf);
 
+// Rows at the beginning, in the middle and at the end of a span, of one span and of several, with
+// spans that begin in the middle of a split and at its beginning.
+INSTANTIATE_TEST_SUITE_P(
+    Spans, AttentionTest,
+    testing::Values(
+        Variant{"L3Tokens",
+                {.kv = {.keys = kL3,
+                        .values = kL3,
+                        .kv_heads = 2,
+                        .lengths = {1, 128, 129, 200, 513, 640, 1100}},
+                 .span = 128,
+                 .rows = {1, 1, 1, 1, 1, 1, 1}}},
+        Variant{"I4Dim64Tokens",
+                {.kv = {.keys = kI4,
+                        .values = kI4,
+                        .head_dim = 64,
+                        .page = 128,
+                        .lengths = {64, 65, 577, 700}},
+                 .group = 7,
+                 .span = 64,
+                 .rows = {1, 1, 2, 1}}},
+        Variant{"L2Drafts",
+                {.kv = {.keys = kL3, .values = kL2, .lengths = {130, 515}},
+                 .span = 128,
+                 .rows = {5, 4}}},
+        Variant{"F8Tokens",
+                {.kv = {.keys = kF8, .values = kF8, .kv_heads = 2, .page = 32, .lengths = {300}},
+                 .span = 192,
+                 .rows = {1}}},
+        Variant{"L3Prompt",
+                {.kv = {.keys = kL3, .values = kL3, .lengths = {150}}, .span = 64, .rows = {150}}},
+        Variant{"L3Splits",
+                {.kv = {.keys = kL3, .values = kL3, .lengths = {1100}}, .span = 192, .rows = {25}}},
+        Variant{"L3Dim64Splits",
+                {.kv = {.keys = kL3, .values = kL3, .head_dim = 64, .page = 32, .lengths = {560}},
+                 .group = 1,
+                 .span = 128,
+                 .rows = {130}}},
+        Variant{"I4Prompt",
+                {.kv = {.keys = kI4, .values = kI4, .lengths = {140}}, .span = 128, .rows = {50}}},
+        Variant{"I8Dim64Splits",
+                {.kv = {.keys = kI8, .values = kI8, .head_dim = 64, .lengths = {1030}},
+                 .group = 2,
+                 .span = 1024,
+                 .rows = {40}}},
+        Variant{"K8V4Prompt",
+                {.kv = {.keys = kI8, .values = kI4, .lengths = {100}}, .span = 64, .rows = {90}}}),
+    NameOf);
+
 TEST(AttentionInvariance, NeitherBatchNorPageSizeChangesABit) {
   AttentionCase c{.kv = {.kv_heads = 2, .lengths = {200}}, .group = 4, .rows = {1}};
   const std::vector<uint16_t> alone = RunAttention(c).bits;
@@ -206,6 +255,29 @@ TEST(AttentionInvariance, NeitherChunkNorPageSizeChangesABit) {
                                     whole.end());
     EXPECT_EQ(chunk, end) << rows;
   }
+}
+
+// Queries of several spans, whose tokens are read in either form.
+TEST(AttentionInvariance, NeitherChunkNorBatchChangesABitOfSpans) {
+  AttentionCase c{.kv = {.keys = kL3, .values = kL3, .lengths = {600}},
+                  .group = 2,
+                  .span = 128,
+                  .rows = {180}};
+  const std::vector<uint16_t> whole = RunAttention(c).bits;
+  c.kv.page = 64;
+  EXPECT_EQ(RunAttention(c).bits, whole);
+  for (const int32_t rows : {120, 90, 13, 1}) {
+    c.rows = {rows};
+    const std::vector<uint16_t> chunk = RunAttention(c).bits;
+    const std::vector<uint16_t> end(whole.end() - static_cast<ptrdiff_t>(chunk.size()),
+                                    whole.end());
+    EXPECT_EQ(chunk, end) << rows;
+  }
+  c.kv.lengths = {600, 20, 700};
+  c.rows = {1, 20, 1};
+  const std::vector<uint16_t> batch = RunAttention(c).bits;
+  const size_t token = batch.size() / 22;
+  EXPECT_TRUE(std::equal(whole.end() - static_cast<ptrdiff_t>(token), whole.end(), batch.begin()));
 }
 
 TEST(AttentionPlan, CutsFewRowsAtConstants) {

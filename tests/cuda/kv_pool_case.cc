@@ -180,6 +180,7 @@ KvPoolCase::KvPoolCase(const Options& o) : lengths(o.lengths) {
             v = plane == 0 ? normal(random) * 1.5f + 0.5f
                            : (normal(random) + 0.2f) * o.value_deviation;
           }
+          if (!o.begins.empty() && t < o.begins[s]) continue;
           std::byte* page = bytes.data() + layer_offset +
                             host_tables[s * table_stride + t / o.page] * planes.block_stride;
           const int slot = t % o.page;

@@ -26,6 +26,7 @@ struct KvPoolCase {
     int32_t nan_token = -1;
     int32_t nan_plane = 0;
     std::vector<int32_t> lengths;
+    std::vector<int32_t> begins;  // the first token of each sequence that is there; empty: 0
     uint64_t seed = 1;
   };
 

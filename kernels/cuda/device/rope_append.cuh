@@ -223,20 +223,26 @@ PENSTOCK_DEVICE void StoreRow(const HeadRow<kDim>& x, bool quantisable, std::byt
 }
 
 template <KvCode kCode, int kDim>
-PENSTOCK_DEVICE void StoreInPage(const RopeAppendParams& p, const KvPlane& plane, int64_t where,
-                                 int head, const HeadRow<kDim>& x, bool quantisable) {
-  std::byte* page = p.kv.layer + (where >> p.kv.page_log2) * p.kv.block_stride;
-  const auto slot = static_cast<int32_t>(where & ((int64_t{1} << p.kv.page_log2) - 1));
+PENSTOCK_DEVICE void StoreInPage(const KvPlanes& kv, const KvPlane& plane, int64_t where, int head,
+                                 const HeadRow<kDim>& x, bool quantisable) {
+  std::byte* page = kv.layer + (where >> kv.page_log2) * kv.block_stride;
+  const auto slot = static_cast<int32_t>(where & ((int64_t{1} << kv.page_log2) - 1));
   StoreRow<kCode>(
       x, quantisable, page + plane.offset + head * plane.head_stride + slot * plane.row_bytes,
       page + plane.scale_offset + head * plane.scale_head_stride + slot * ScaleBytes(kCode));
 }
 
-// RoPE (Su et al., arXiv 2104.09864) and the store into the pages. Grid: rows * (heads + 2 *
-// kv_heads) / kRopeWarps. kWhole: whole heads are rotated.
-template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
-__global__ void __launch_bounds__(kRopeWarps * 32)
-    RopeAppendKernel(const __grid_constant__ RopeAppendParams p) {
+// Stores the second copy of a key or value, whose exact elements are rounded once.
+template <int kDim>
+PENSTOCK_DEVICE void StoreRecent(const RopeAppendParams& p, const KvPlane& plane, int64_t row,
+                                 int head, HeadRow<kDim> x, bool rotated) {
+  if (rotated) x.Hadamard();
+  StoreInPage<KvCode::kBf16>(p.recent, plane, p.recent_slots[row], head, x, true);
+}
+
+// Rotates a head of a row, and stores it.
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole, bool kSpan>
+PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
   const int all = p.heads + 2 * p.kv.kv_heads;
   const int64_t index = static_cast<int64_t>(BlockX()) * kRopeWarps + ThreadX() / 32;
   if (index >= static_cast<int64_t>(p.rows) * all) return;
@@ -267,15 +273,35 @@ __global__ void __launch_bounds__(kRopeWarps * 32)
   }
   const int64_t where = p.slots[row];
   if (where < 0) return;
+  const int head = column - p.heads - (value ? p.kv.kv_heads : 0);
+  if constexpr (kSpan) {
+    const bool rotated = value ? IsLevels(kValues) : p.kv.rotated_keys;
+    StoreRecent(p, value ? p.recent.values : p.recent.keys, row, head, x, rotated);
+  }
   x.RoundToBf16();
   const bool quantisable = x.IsQuantisable();
   if (value) {
     if constexpr (IsLevels(kValues)) x.Hadamard();
-    StoreInPage<kValues>(p, p.kv.values, where, column - p.heads - p.kv.kv_heads, x, quantisable);
+    StoreInPage<kValues>(p.kv, p.kv.values, where, head, x, quantisable);
   } else {
     if (p.kv.rotated_keys) x.Hadamard();
-    StoreInPage<kKeys>(p, p.kv.keys, where, column - p.heads, x, quantisable);
+    StoreInPage<kKeys>(p.kv, p.kv.keys, where, head, x, quantisable);
   }
+}
+
+// RoPE (Su et al., arXiv 2104.09864) and the store into the pages. Grid: rows * (heads + 2 *
+// kv_heads) / kRopeWarps. kWhole: whole heads are rotated.
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
+__global__ void __launch_bounds__(kRopeWarps * 32)
+    RopeAppendKernel(const __grid_constant__ RopeAppendParams p) {
+  RopeAppendHead<kKeys, kValues, kDim, kWhole, false>(p);
+}
+
+// The same where pages have a span.
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
+__global__ void __launch_bounds__(kRopeWarps * 32)
+    RopeAppendTwiceKernel(const __grid_constant__ RopeAppendParams p) {
+  RopeAppendHead<kKeys, kValues, kDim, kWhole, true>(p);
 }
 
 }  // namespace penstock::cuda

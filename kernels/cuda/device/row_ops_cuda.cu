@@ -72,6 +72,13 @@ void RopeAppend(const RopeAppendParams& params, void* stream) {
                           .threads = kRopeWarps * 32};
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
     const bool whole = params.rotary_dims == kDim;
+    if constexpr (kKeys != KvCode::kBf16) {
+      if (params.recent.layer != nullptr) {
+        return Launch(whole ? &RopeAppendTwiceKernel<kKeys, kValues, kDim, true>
+                            : &RopeAppendTwiceKernel<kKeys, kValues, kDim, false>,
+                      shape, params, stream);
+      }
+    }
     Launch(whole ? &RopeAppendKernel<kKeys, kValues, kDim, true>
                  : &RopeAppendKernel<kKeys, kValues, kDim, false>,
            shape, params, stream);

@@ -49,11 +49,12 @@ PENSTOCK_DEVICE float OutputFactor(const AttentionParams& p, int head, float max
 // A block of four warps. In a wide one each warp has kRowTiles times 16 rows of its own. In a
 // narrow one all warps have the same 16 rows: each multiplies some of the keys and some of the
 // values' columns, and all weigh the same scores. Plain attention has neither a cap nor sinks: as
-// branches they would take registers from all models.
-template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide, bool kIsPlain>
+// branches they would take registers from all models. Nor has other attention spans.
+template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide, bool kIsPlain,
+          bool kHasSpans = false>
 struct AttentionShape {
   static constexpr KvCode kKeys = kKeyCode, kValues = kValueCode;
-  static constexpr bool kWide = kIsWide, kPlain = kIsPlain;
+  static constexpr bool kWide = kIsWide, kPlain = kIsPlain, kSpans = kHasSpans;
   static constexpr int kDim = kHeadDim, kWarps = 4, kThreads = kWarps * 32;
   static constexpr int kRowTiles = kWide ? kWideRows / (16 * kWarps) : kNarrowRows / 16;
   static constexpr int kRows = kWide ? kWideRows : kNarrowRows;
@@ -67,8 +68,14 @@ struct AttentionShape {
   static constexpr int kQueryBytes = kRows * kRow;
   static constexpr int kStageBytes = Keys::kStageBytes + Values::kStageBytes;
   static constexpr int kScoreBytes = kWide ? 0 : kRows * kTokens * 4;  // that warps exchange
-  static constexpr int kSharedBytes = kQueryBytes + kStages * kStageBytes + Keys::kConvertedBytes +
-                                      Values::kConvertedBytes + kScoreBytes;
+  static constexpr int kCodeBytes =
+      kStages * kStageBytes + Keys::kConvertedBytes + Values::kConvertedBytes;
+  // Tiles of a span in bf16, in the memory of those of codes.
+  static constexpr int kRecentStages = 2;
+  static constexpr int kRecentStageBytes = 2 * kTokens * kRow;
+  static constexpr int kRecentBytes = kSpans ? kRecentStages * kRecentStageBytes : 0;
+  static constexpr int kTileBytes = kCodeBytes > kRecentBytes ? kCodeBytes : kRecentBytes;
+  static constexpr int kSharedBytes = kQueryBytes + kTileBytes + kScoreBytes;
   // float4 of a block's scratch for each thread: the sums of its rows, and their maxima and totals.
   static constexpr int kScratchWords = kRowTiles * (kDim / 8 + 1);
 };
@@ -119,6 +126,8 @@ struct AttentionBlock {
     first_output = Shape::kWide ? 0 : warp * kOutputTiles;
     Reset();
   }
+
+  PENSTOCK_DEVICE int LastTile() const { return tile_end - 1; }
 
   // Keeps the tiles of one split.
   PENSTOCK_DEVICE void TakeSplit(int split) {
@@ -309,10 +318,11 @@ struct AttentionBlock {
   }
 
   // Turns scores into softmax weights relative to the running maximum of their row, and rescales
-  // the output if the maximum grew.
-  PENSTOCK_DEVICE void Weigh(int n) {
+  // the output if the maximum grew. `mask` removes scores.
+  template <class Masks>
+  PENSTOCK_DEVICE void WeighBy(const Masks& mask) {
     if (!Shape::kPlain && p.cap_factor != 0) Cap();
-    Mask(n);
+    mask();
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
@@ -321,6 +331,10 @@ struct AttentionBlock {
         if (Shape::kWide || tile.first + 8 * r < rows) WeighRow(m, r);
       }
     }
+  }
+
+  PENSTOCK_DEVICE void Weigh(int n) {
+    WeighBy([&] { Mask(n); });
   }
 
   PENSTOCK_DEVICE void WeighRow(int m, int r) {
@@ -399,7 +413,8 @@ struct AttentionBlock {
   }
 
   // One tile of codes, which are converted before they are used.
-  PENSTOCK_DEVICE void CodeTile(int n, int stage) {
+  template <class Masks>
+  PENSTOCK_DEVICE void CodeTile(int n, int stage, const Masks& mask) {
     constexpr int kAhead = 2 * (Shape::kStages - 1);
     WaitCopies<kAhead - 2>();
     SyncBlock();  // and all threads are done with the last tile
@@ -409,7 +424,7 @@ struct AttentionBlock {
     Shape::Values::Convert(ValueStage(stage), valid, ConvertedValues());
     SyncBlock();
     MultiplyKeys(ConvertedKeys());
-    Weigh(n);
+    WeighBy(mask);
     MultiplyValues(ConvertedValues());
   }
 
@@ -427,7 +442,7 @@ struct AttentionBlock {
     int stage = 0;
     for (int n = tile_begin; n < tile_end; ++n) {
       if constexpr (Shape::kCodes) {
-        CodeTile(n, stage);
+        CodeTile(n, stage, [&] { Mask(n); });
       } else {
         RowTile(n, stage);
       }

@@ -1,5 +1,6 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/device/attention/narrow_attention.cuh"
+#include "kernels/cuda/device/attention/span_attention.h"
 #include "kernels/cuda/device/attention/wide_attention.cuh"
 #include "kernels/cuda/for_codes.h"
 
@@ -19,6 +20,17 @@ LaunchShape GridOf(int x, const AttentionParams& params) {
           .shared_bytes = Shape::kSharedBytes};
 }
 
+template <KvCode kValues, int kDim, bool kPlain>
+void MergeSplits(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
+  if (counts.narrow == 0 || !HasSplits(params)) return;
+  constexpr bool kRotated = IsLevels(kValues);
+  const LaunchShape shape{.x = counts.narrow,
+                          .y = params.kv.kv_heads,
+                          .z = kNarrowRows,
+                          .threads = kMergeThreads<kDim, kRotated>};
+  Launch(&MergeSplitsKernel<kDim, kPlain, kRotated>, shape, params, stream);
+}
+
 template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
 void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   using Wide = WideShape<kKeys, kValues, kDim, kPlain>;
@@ -30,13 +42,7 @@ void Enqueue(const AttentionParams& params, const AttentionCounts& counts, void*
   if (counts.narrow == 0) return;
   Launch(&NarrowAttentionKernel<kKeys, kValues, kDim, kPlain>, GridOf<Narrow>(counts.items, params),
          params, stream);
-  if (!HasSplits(params)) return;
-  constexpr bool kRotated = IsLevels(kValues);
-  const LaunchShape shape{.x = counts.narrow,
-                          .y = params.kv.kv_heads,
-                          .z = kNarrowRows,
-                          .threads = kMergeThreads<kDim, kRotated>};
-  Launch(&MergeSplitsKernel<kDim, kPlain, kRotated>, shape, params, stream);
+  MergeSplits<kValues, kDim, kPlain>(params, counts, stream);
 }
 
 }  // namespace
@@ -47,6 +53,10 @@ bool SupportsKv(const KvPlanes& kv) {
 
 void Attention(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
+    if (params.span > 0) {
+      SpanAttention(params, counts, stream);
+      return MergeSplits<kValues, kDim, true>(params, counts, stream);
+    }
     const bool plain = params.cap_factor == 0 && params.sinks == nullptr;
     if (plain) return Enqueue<kKeys, kValues, kDim, true>(params, counts, stream);
     Enqueue<kKeys, kValues, kDim, false>(params, counts, stream);

@@ -22,9 +22,9 @@ PENSTOCK_DEVICE int RowsOfNarrow(const AttentionParams& p, const AttentionTile& 
   return left < kNarrowRows ? left : kNarrowRows;
 }
 
-template <class Shape>
-struct NarrowBlock : AttentionBlock<Shape> {
-  using Base = AttentionBlock<Shape>;
+template <class Shape, template <class> class BlockOf = AttentionBlock>
+struct NarrowBlock : BlockOf<Shape> {
+  using Base = BlockOf<Shape>;
 
   PENSTOCK_DEVICE NarrowBlock(const AttentionParams& params, AttentionTile work)
       : Base(params, work) {}

@@ -10,9 +10,9 @@ namespace penstock::cuda {
 template <KvCode kKeys, KvCode kValues, int kDim, bool kPlain>
 using WideShape = AttentionShape<kKeys, kValues, kDim, true, kPlain>;
 
-template <class Shape>
-struct WideBlock : AttentionBlock<Shape> {
-  using Base = AttentionBlock<Shape>;
+template <class Shape, template <class> class BlockOf = AttentionBlock>
+struct WideBlock : BlockOf<Shape> {
+  using Base = BlockOf<Shape>;
   using Base::kOutputTiles;
   using Base::kRowTiles;
   using Base::max;
@@ -77,7 +77,7 @@ struct WideBlock : AttentionBlock<Shape> {
       this->SumLanes();
       if (!first) MergeSaved();
       first = false;
-      if (n + 1 == this->tile_end) return;
+      if (n == this->LastTile()) return;
       Save();
       this->Reset();
     });
