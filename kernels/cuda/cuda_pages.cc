@@ -19,7 +19,7 @@ absl::StatusOr<std::unique_ptr<CudaPages>> CudaPages::Create(const CudaDevice& d
                                                              const KvLayout& layout,
                                                              const Room& room,
                                                              const Options& options) {
-  if (layout.LayerBytes() % kUnit != 0) {
+  if (layout.LayerBytes() % kUnit != 0) {  // second copies are whole rows of bf16
     return InvalidArgument("a layer of a block has {} bytes; pages on a GPU need multiples of {}",
                            layout.LayerBytes(), kUnit);
   }

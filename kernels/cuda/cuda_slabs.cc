@@ -32,9 +32,9 @@ absl::StatusOr<std::unique_ptr<CudaSlabs>> CudaSlabs::Create(const CudaDevice& d
 
 absl::StatusOr<CudaSlabs::LaunchBuffers> CudaSlabs::CreateBuffers() const {
   constexpr const char* kWhat = "slabs of KV";
-  // The smallest pieces are single layers, so a slab holds at most this many page ids.
+  // A slab holds at most this many ids of pages or of their pieces.
   const size_t ids_bytes =
-      (options_.slab_bytes_max / pages_.layout.LayerBytes() + 1) * sizeof(uint32_t);
+      (options_.slab_bytes_max / SlabPieceBytes(pages_.layout) + 1) * sizeof(uint32_t);
   const size_t partials_bytes =
       static_cast<size_t>(SlabChunks(static_cast<int64_t>(options_.slab_bytes_max))) *
       sizeof(uint32_t);

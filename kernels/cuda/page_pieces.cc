@@ -12,10 +12,10 @@ uint32_t RowOf(const WindowRowsView& rows, uint32_t page, PageAccess access) {
   return row == rows.no_row && access == PageAccess::kWrite ? row + 1 : row;
 }
 
-// The largest power of two that divides a layer's size, and so each of its addresses: few bits name
-// a layer anywhere in the device's memory.
+// The largest power of two that divides the size of each layer, and so each of its addresses: few
+// bits name a layer anywhere in the device's memory.
 size_t UnitOf(const KvLayout& layout) {
-  const size_t bytes = layout.LayerBytes();
+  const size_t bytes = layout.LayerBytes() | layout.RecentBytes();
   return std::min<size_t>(bytes & (~bytes + 1), 4096);
 }
 
@@ -61,6 +61,10 @@ std::vector<uint32_t> RowsOf(const WindowRowsView& rows, std::span<const uint32_
   return found;
 }
 
+size_t SlabPieceBytes(const KvLayout& layout) {
+  return layout.span > 0 ? UnitOf(layout) : layout.LayerBytes();
+}
+
 SlabPieces SlabPiecesOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
                         size_t bytes, PageAccess access) {
   const KvLayout& layout = kv.layout;
@@ -71,8 +75,10 @@ SlabPieces SlabPiecesOf(const PagedKv& kv, std::span<const uint32_t> pages, size
             .bytes = bytes,
             .ids = {pages.begin(), pages.end()}};
   }
-  const size_t each = layout.LayerBytes(), unit = UnitOf(layout);
-  PENSTOCK_CHECK(offset % each == 0 && bytes % each == 0);
+  const size_t each = SlabPieceBytes(layout), unit = UnitOf(layout);
+  const int32_t first = layout.LayerAt(offset), last = layout.LayerAt(offset + bytes);
+  PENSTOCK_CHECK_EQ(layout.BytesBefore(first), offset);
+  PENSTOCK_CHECK_EQ(layout.BytesBefore(last), offset + bytes);
   SlabPieces pieces{.arena = kv.arena,
                     .stride = static_cast<int64_t>(unit),
                     .offset = 0,
@@ -80,16 +86,17 @@ SlabPieces SlabPiecesOf(const PagedKv& kv, std::span<const uint32_t> pages, size
                     .ids = {}};
   pieces.ids.reserve(pages.size() * (bytes / each));
   const auto rows_at = static_cast<size_t>(kv.rows->arena - kv.arena);
-  const int32_t first = layout.LayerAt(offset), last = layout.LayerAt(offset + bytes);
   for (const uint32_t page : pages) {
     for (int32_t layer = first; layer < last; ++layer) {
       const size_t place = kv.rows->place[static_cast<size_t>(layer)];
       const size_t at = layout.group.Has(layer)
                             ? rows_at + RowOf(*kv.rows, page, access) * kv.rows->row_stride
                             : page * kv.rows->block_stride;
-      const size_t id = (at + place) / unit;
-      PENSTOCK_CHECK_LE(id, UINT32_MAX);
-      pieces.ids.push_back(static_cast<uint32_t>(id));
+      for (size_t done = 0; done < layout.BytesOf(layer); done += each) {
+        const size_t id = (at + place + done) / unit;
+        PENSTOCK_CHECK_LE(id, UINT32_MAX);
+        pieces.ids.push_back(static_cast<uint32_t>(id));
+      }
     }
   }
   return pieces;

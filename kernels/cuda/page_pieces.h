@@ -41,8 +41,11 @@ struct SlabPieces {
   size_t bytes = 0;
   std::vector<uint32_t> ids;
 };
+// The size of the pieces of pages with rows: a layer, or, with a span, whose second copies have
+// another size than the first, a part of a layer that divides both.
+size_t SlabPieceBytes(const KvLayout& layout);
 // Bytes [offset, offset + bytes) of each page, one page after the other: a piece for each page, or,
-// of pages with rows, for each of its layers, which must be whole.
+// of pages with rows, SlabPieceBytes of its layers, which must be whole.
 SlabPieces SlabPiecesOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
                         size_t bytes, PageAccess access);
 

@@ -46,8 +46,9 @@ class GpuArena {
     PENSTOCK_CHECK_LE(header.first_layer + header.layers, layout_.layers);
     PENSTOCK_CHECK_EQ(blocks.size(), header.blocks);
     return {.pages = blocks,
-            .offset = header.first_layer * layout_.LayerBytes(),
-            .bytes = header.layers * layout_.LayerBytes()};
+            .offset = layout_.BytesBefore(header.first_layer),
+            .bytes =
+                layout_.BytesOf(header.first_layer, header.first_layer + int32_t{header.layers})};
   }
 
  private:

@@ -92,11 +92,6 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
                      .decode = DegreeOf(options.decode_tensor_parallel, options.tensor_parallel)};
   request.block_tokens = static_cast<int32_t>(options.block_tokens);
   request.kv_format = *KvPageFormatOf(options.kv_format);
-  if (request.hardware.gpu && request.kv_format.span > 0) {
-    return InvalidArgument(
-        "--kv-format={}: pages on GPUs ({}) have no spans; use {}, or --hardware of CPUs",
-        options.kv_format, request.hardware.name, KvDtypeName(request.kv_format.dtype));
-  }
   request.wire_codec = options.wire_codec;
   if (!options.kv_memory.empty()) {
     ASSIGN_OR_RETURN(request.kv_memory_bytes, ParseBytes(options.kv_memory));

@@ -23,6 +23,13 @@ absl::Status CheckDegree(const PlanRequest& request, int32_t degree) {
     return InvalidArgument("--tensor-parallel={} needs GPUs, and --hardware is {}; use 1", degree,
                            request.hardware.name);
   }
+  const KvPageFormat& format = request.kv_format;
+  if (degree > 1 && format.span > 0) {
+    return InvalidArgument(
+        "--kv-format={}, and --tensor-parallel={}: pages on several GPUs have no spans; use {}, or "
+        "--tensor-parallel=1",
+        KvPageFormatName(format), degree, KvDtypeName(format.dtype));
+  }
   if (Divides(degree, model)) return absl::OkStatus();
   return InvalidArgument(
       "--tensor-parallel={} does not divide the model's {} KV heads; set a divisor of that number",

@@ -63,7 +63,9 @@ class Trial {
   }
 
   int32_t vocab() const { return runner_.vocab(); }
-  bool evicts() const { return runner_.eviction_attention().has_value(); }
+  bool evicts() const {
+    return pages_.layout.span == 0 && runner_.eviction_attention().has_value();
+  }
   const KvLayout& layout() const { return pages_.layout; }
   std::span<const uint32_t> table(size_t index) const { return tables_[index]; }
 

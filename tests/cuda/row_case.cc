@@ -515,6 +515,11 @@ RopeDeviation RunRopeAppend(const RopeCase& c) {
   return result;
 }
 
+KvLayout HeadLayoutOf(const HeadCase& c) {
+  const KvLayout bf16{.layers = 1, .kv_heads = 1, .head_dim = static_cast<int32_t>(c.x.size())};
+  return bf16.In({.dtype = c.dtype, .span = c.span});
+}
+
 std::vector<std::byte> AppendHead(const HeadCase& c) {
   const auto dim = static_cast<int32_t>(c.x.size());
   std::vector<float> qkv;
@@ -522,9 +527,11 @@ std::vector<std::byte> AppendHead(const HeadCase& c) {
   const DeviceArray<float> product(qkv), cosines(c.cosines), sines(c.sines);
   const DeviceArray<int64_t> slots(std::vector<int64_t>{0});
   const DeviceArray<Bf16> queries(dim);
-  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = dim, .dtype = c.dtype};
+  const KvLayout layout = HeadLayoutOf(c);
   const DeviceArray<std::byte> pool(layout.BlockStride());
-  const KvPlanes planes = PlanesOf({.arena = pool.data(), .blocks = 1, .layout = layout}, 0);
+  const PagedKv pages{.arena = pool.data(), .blocks = 1, .layout = layout};
+  const KvPlanes planes = PlanesOf(pages, 0);
+  const KvPlanes recent = c.span > 0 ? PlanesOf(pages, 1) : KvPlanes();
   RopeAppend({.product = {.data = product.data(), .slices = 1, .width = 3 * dim},
               .cosines = cosines.data(),
               .sines = sines.data(),
@@ -533,13 +540,19 @@ std::vector<std::byte> AppendHead(const HeadCase& c) {
               .rows = 1,
               .rotary_dims = dim,
               .kv = planes,
-              .slots = slots.data()},
+              .slots = slots.data(),
+              .recent = recent,
+              .recent_slots = slots.data()},
              nullptr);
   const std::vector<std::byte> bytes = pool.Read();
   const KvPlane& plane = c.key ? planes.keys : planes.values;
   const auto codes = bytes.begin() + plane.offset, scales = bytes.begin() + plane.scale_offset;
   std::vector<std::byte> kept(codes, codes + plane.row_bytes);
   kept.insert(kept.end(), scales, scales + ScaleBytes(plane.code));
+  if (c.span == 0) return kept;
+  const KvPlane& second = c.key ? recent.keys : recent.values;
+  const auto copy = bytes.begin() + (recent.layer - pool.data()) + second.offset;
+  kept.insert(kept.end(), copy, copy + second.row_bytes);
   return kept;
 }
 

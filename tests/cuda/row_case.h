@@ -64,13 +64,17 @@ struct RopeDeviation {
 RopeDeviation RunRopeAppend(const RopeCase& c);
 
 // The codes of one head of one token, then its scales, as RopeAppend leaves them in a page of
-// `dtype`: of the key (after rotation by `cosines` and `sines`) or of the value.
+// `dtype`: of the key (after rotation by `cosines` and `sines`) or of the value. With a span, then
+// its second copy.
 struct HeadCase {
   KvDtype dtype = KvDtype::kI8;
+  int32_t span = 0;
   bool key = false;
   std::vector<float> x;  // 64 or 128
   std::vector<float> cosines, sines;
 };
+// The page's layout, which has one head.
+KvLayout HeadLayoutOf(const HeadCase& c);
 std::vector<std::byte> AppendHead(const HeadCase& c);
 
 }  // namespace penstock::cuda

@@ -133,14 +133,19 @@ std::vector<std::byte> EncodeOnCpu(const HeadCase& c) {
   }
   using penstock::KvPlane;
   const KvPlane plane = c.key ? KvPlane::kKeys : KvPlane::kValues;
-  const KvLayout layout{.layers = 1, .kv_heads = 1, .head_dim = dim, .dtype = c.dtype};
+  const KvLayout layout = HeadLayoutOf(c);
   std::vector<std::byte> page(layout.BlockStride());
-  cpu::StoreKvRow({.arena = page.data(), .blocks = 1, .layout = layout}, {.plane = plane},
-                  row.data());
+  const PagedKv pages{.arena = page.data(), .blocks = 1, .layout = layout};
+  cpu::StoreKvRow(pages, {.plane = plane}, row.data());
+  if (c.span > 0) cpu::StoreRecentKvRow(pages, {.plane = plane}, row.data());
   const auto codes = page.begin() + static_cast<ptrdiff_t>(layout.CodesAt(0, plane, 0));
   const auto scales = page.begin() + static_cast<ptrdiff_t>(layout.ScalesAt(0, plane, 0));
   std::vector<std::byte> kept(codes, codes + static_cast<ptrdiff_t>(layout.RowBytes(plane)));
   kept.insert(kept.end(), scales, scales + static_cast<ptrdiff_t>(layout.ScaleBytes()));
+  if (c.span == 0) return kept;
+  const auto copy = page.begin() + static_cast<ptrdiff_t>(layout.BytesBefore(1) +
+                                                          layout.RecentAt(0, plane, 0));
+  kept.insert(kept.end(), copy, copy + dim * static_cast<ptrdiff_t>(sizeof(Bf16)));
   return kept;
 }
 
@@ -165,6 +170,7 @@ TEST(RopeAppendCodes, AreTheCpusByteForByte) {
       HeadCase c = RandomHead(dtype, i, random);
       if (i == 5) c.x.assign(c.x.size(), 0.0f);
       if (i == 7) c.x.assign(c.x.size(), -3.25f);
+      if (dtype != KvDtype::kBf16 && i % 4 > 1) c.span = 64;
       ASSERT_EQ(AppendHead(c), EncodeOnCpu(c)) << KvDtypeName(dtype) << " " << i;
     }
   }

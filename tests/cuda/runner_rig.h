@@ -32,9 +32,10 @@ inline std::vector<uint32_t> Prompt(int size, uint32_t seed) {
 
 // A runner with an arena that it may write to, and a table of scattered blocks per sequence.
 struct Rig {
-  Rig(ModelRunner& of, int sequences, KvDtype dtype = KvDtype::kBf16) : runner(of) {
-    KvLayout layout = runner.kv_layout();
-    layout.dtype = dtype;
+  Rig(ModelRunner& of, int sequences, KvDtype dtype = KvDtype::kBf16)
+      : Rig(of, sequences, KvPageFormat{.dtype = dtype}) {}
+  Rig(ModelRunner& of, int sequences, const KvPageFormat& format) : runner(of) {
+    const KvLayout layout = runner.kv_layout().In(format);
     const int64_t each = layout.BlocksFor(runner.max_position());
     memory = Buffer(static_cast<size_t>(each * sequences) * layout.BlockStride());
     std::fill_n(memory.as<uint16_t>(), memory.bytes() / 2, uint16_t{0xffff});  // NaN

@@ -1,5 +1,6 @@
 // The whole forward pass of the CUDA backend on the emulated device, beside the CPU's.
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -139,20 +140,29 @@ TEST(CudaRunner, TakesQuantisedCheckpoints) {
   EXPECT_GE(models, 2);
 }
 
+std::vector<KvPageFormat> PageFormats() {
+  std::vector<KvPageFormat> formats;
+  for (const KvDtype dtype : kKvDtypes) {
+    formats.push_back({.dtype = dtype});
+    if (dtype != KvDtype::kBf16) formats.push_back({.dtype = dtype, .span = 64});
+  }
+  return formats;
+}
+
 // Each format is written by one and read by both, one query at a time and several. Of several, the
 // later ones read what either has just written: few bits get the next code now and then.
 TEST(CudaRunner, ItsPagesServeTheCpu) {
-  for (const KvDtype dtype : kKvDtypes) {
+  for (const KvPageFormat& format : PageFormats()) {
     for (const std::vector<uint32_t>& next : {std::vector<uint32_t>{4}, {4, 6, 9}}) {
       Both both(TinyConfig());
-      Rig cuda(*both.cuda_runner, 1, dtype), cpu(both.cpu_runner, 1, dtype);
-      cuda.Step({{0, Prompt(35, 8), 0}});
+      Rig cuda(*both.cuda_runner, 1, format), cpu(both.cpu_runner, 1, format);
+      cuda.Step({{0, Prompt(75, 8), 0}});
       std::copy_n(cuda.memory.as<std::byte>(), cuda.memory.bytes(), cpu.memory.as<std::byte>());
       const bool own_codes =
           next.size() > 1 && CodeBits(cuda.kv.layout.dtype, KvPlane::kValues) <= 4;
-      EXPECT_LT(Deviation(cuda.Step({{0, next, 35}}), cpu.Step({{0, next, 35}})),
+      EXPECT_LT(Deviation(cuda.Step({{0, next, 75}}), cpu.Step({{0, next, 75}})),
                 own_codes ? 8e-2 : kBf16Deviation)
-          << KvDtypeName(dtype) << " " << next.size();
+          << KvPageFormatName(format) << " " << next.size();
     }
   }
 }
@@ -227,6 +237,40 @@ TEST(CudaRunner, SaysWhatTheCpuSays) {
     tokens = {token};
   }
   EXPECT_GE(decided, kSteps / 2);
+}
+
+// Rows in bf16 and in codes, of several spans in one step.
+TEST(CudaRunner, SpansChangeNoBitOfChunksOrBatches) {
+  for (const KvDtype dtype : {KvDtype::kI4r, KvDtype::kK3v3}) {
+    const KvPageFormat format{.dtype = dtype, .span = 64};
+    Both both(TinyConfig());
+    Rig whole(*both.cuda_runner, 1, format), chunks(*both.cuda_runner, 2, format);
+    const std::vector<uint32_t> prompt = Prompt(150, 6);
+    const auto part = [&](int from, int to) {
+      return std::vector<uint32_t>(prompt.begin() + from, prompt.begin() + to);
+    };
+    const std::vector<float> want = whole.Step({{0, prompt, 0}});
+    chunks.Step({{0, part(0, 20), 0, false}, {1, part(30, 100), 0, false}});
+    chunks.Step({{0, part(20, 90), 20, false}});
+    chunks.Step({{0, part(90, 149), 90, false}});
+    const std::vector<float> got = chunks.Step({{1, {7}, 70}, {0, part(149, 150), 149}});
+    EXPECT_TRUE(std::equal(want.begin(), want.end(), got.end() - 101));
+    // Another format has another answer.
+    Rig plain(*both.cuda_runner, 1, dtype);
+    EXPECT_NE(plain.Step({{0, prompt, 0}}), want);
+  }
+}
+
+TEST(CudaRunner, TellsOfBothCopiesOfALayer) {
+  Both both(TinyConfig());
+  Rig rig(*both.cuda_runner, 1, KvPageFormat{.dtype = KvDtype::kI8, .span = 64});
+  std::vector<std::pair<int, int>> told;
+  rig.on_layers_done = [&](int32_t first, int32_t last) { told.emplace_back(first, last); };
+  rig.Step({{0, Prompt(5, 1), 0}});
+  EXPECT_EQ(told, (std::vector<std::pair<int, int>>{{0, 2}, {2, 4}}));
+  told.clear();
+  rig.Step({{0, {3}, 5}});  // as a graph
+  EXPECT_EQ(told, (std::vector<std::pair<int, int>>{{0, 4}}));
 }
 
 TEST(CudaRunner, NeighboursChangeNoBit) {
@@ -469,6 +513,24 @@ TEST(CudaRunner, RefusesEachPart) {
   EXPECT_TRUE(experts([](Mixture m) { m.count = 513; }));
   EXPECT_TRUE(experts([](Mixture m) { m.per_token = 33; }));
   EXPECT_TRUE(refused([](Config c) { c.latent.rank = 64; }));
+}
+
+TEST(CudaRunner, RefusesSpansByTheirPart) {
+  const KvPageFormat span{.dtype = KvDtype::kI8, .span = 64};
+  const auto refused = [&](const auto& change) {
+    ModelConfig config = TinyConfig();
+    change(config);
+    EXPECT_TRUE(CheckCudaSpans({.dtype = KvDtype::kI8}, config).ok());
+    return Message(CheckCudaSpans(span, config));
+  };
+  using Config = ModelConfig&;
+  using testing::HasSubstr;
+  EXPECT_EQ(refused([](Config) {}), "");
+  EXPECT_EQ(refused([](Config c) { c.sliding_window = {0, 0}; }), "");
+  EXPECT_THAT(refused([](Config c) { c.sliding_window = {0, 9}; }), HasSubstr("sliding windows"));
+  EXPECT_THAT(refused([](Config c) { c.attention_cap = 5; }), HasSubstr("a cap of attention"));
+  EXPECT_THAT(refused([](Config c) { c.attention_sinks = true; }), HasSubstr("attention sinks"));
+  EXPECT_THAT(refused([](Config c) { c.latent.rank = 512; }), HasSubstr("latents"));
 }
 
 TEST(CudaRunner, RefusesStepsThatItCannotTake) {

@@ -1,4 +1,5 @@
-// Pages on the emulated GPU whose layers with a window lie in rows of their own, beside pages in
+// Pages on the emulated GPU whose layers with a window, or second copies of a span, lie in rows of
+// their own, beside pages in
 // host memory, and beside pages with memory for all layers.
 
 #include <gtest/gtest.h>
@@ -24,9 +25,10 @@ using cuda::CudaPages;
 constexpr int64_t kBlocks = 11, kRows = 5;
 constexpr uint32_t kNoRow = kRows;
 
-// Two of its five layers see all tokens.
-KvLayout MixedLayout(KvDtype dtype) {
-  KvLayout layout{.layers = 5, .kv_heads = 2, .head_dim = 64, .dtype = dtype};
+// Two of its five layers see all tokens. With a span, three layers that are stored twice.
+KvLayout MixedLayout(const KvPageFormat& format) {
+  KvLayout layout{.layers = 5, .kv_heads = 2, .head_dim = 64, .dtype = format.dtype};
+  if (format.span > 0) return KvLayout{.layers = 3, .kv_heads = 2, .head_dim = 64}.In(format);
   layout.group.window = 20;
   for (const size_t layer : {0, 2, 3}) layout.group.layers.set(layer);
   return layout;
@@ -40,7 +42,7 @@ std::vector<std::byte> RandomBytes(size_t size, uint32_t seed) {
 }
 
 // The same pages in the GPU's memory and in the host's.
-class WindowRowsTest : public testing::TestWithParam<KvDtype> {
+class WindowRowsTest : public testing::TestWithParam<KvPageFormat> {
  protected:
   explicit WindowRowsTest(size_t slot_bytes = 8 << 10)
       : pages_(*CudaPages::Create(*device_, layout_, {.blocks = kBlocks, .rows = kRows},
@@ -82,53 +84,60 @@ class WindowRowsTest : public testing::TestWithParam<KvDtype> {
 };
 
 TEST_P(WindowRowsTest, CopiesAreThoseOfTheHostsPages) {
-  const size_t layer = layout_.LayerBytes();
+  const auto at = [&](int32_t layer) { return layout_.BytesBefore(layer); };
   ExpectSame(all_, 0, layout_.BlockStride());  // zeros
   WriteBoth({7, 0, 8, 1, 5}, 0, layout_.BlockStride(), 1);
-  WriteBoth({2, 8, 9}, layer, 3 * layer, 2);
-  WriteBoth({6}, 2 * layer + 16, 32, 3);
-  for (const auto& [offset, bytes] : {std::pair<size_t, size_t>{0, layout_.BlockStride()},
-                                      {0, layer},
-                                      {layer, layer},
-                                      {2 * layer, 3 * layer},
-                                      {layer + 16, layer}}) {
-    ExpectSame(all_, offset, bytes);
-    ExpectSame({8, 1}, offset, bytes);
+  WriteBoth({2, 8, 9}, at(1), at(4) - at(1), 2);
+  WriteBoth({6}, at(2) + 16, 32, 3);
+  for (const auto& [first, last] : {std::pair<size_t, size_t>{0, layout_.BlockStride()},
+                                    {0, at(1)},
+                                    {at(1), at(2)},
+                                    {at(2), at(5)},
+                                    {at(1) + 16, at(2) + 16}}) {
+    ExpectSame(all_, first, last - first);
+    ExpectSame({8, 1}, first, last - first);
   }
 }
 
 TEST_P(WindowRowsTest, SlabsAreThoseOfTheHostsPages) {
-  const size_t layer = layout_.LayerBytes();
   WriteBoth(all_, 0, layout_.PayloadBytes(), 4);
   const auto slabs =
       *cuda::CudaSlabs::Create(*device_, pages_->view(), {.slab_bytes_max = 1 << 20});
   std::byte* const slab = slabs->Allocate(1 << 20);
   std::byte* const seen = cuda::emulator::SeenByHardware(slab);
   const std::vector<uint32_t> some = {8, 0, 3, 5};
-  for (const auto& [first, count] : {std::pair<size_t, size_t>{0, 5}, {2, 2}, {1, 1}, {3, 2}}) {
-    DeviceSlabs::Gathering one{.pieces = {some, first * layer, count * layer}, .slab = slab};
+  for (const auto& [first, last] : {std::pair<int, int>{0, 5}, {2, 4}, {1, 2}, {3, 5}}) {
+    const size_t offset = layout_.BytesBefore(first), bytes = layout_.BytesOf(first, last);
+    DeviceSlabs::Gathering one{.pieces = {some, offset, bytes}, .slab = slab};
     slabs->Gather({&one, 1});
-    const std::vector<std::byte> want = Read(host_, some, first * layer, count * layer);
+    const std::vector<std::byte> want = Read(host_, some, offset, bytes);
     EXPECT_TRUE(std::ranges::equal(std::span(seen, want.size()), want)) << first;
     EXPECT_EQ(one.crc, Crc32c(want)) << first;
     const std::vector<std::byte> other = RandomBytes(want.size(), 5);
     std::ranges::copy(other, seen);
     slabs->Scatter(one.pieces, slab, [] {});
     slabs->Drain();
-    WritePages(host_, some, first * layer, count * layer, other.data());
+    WritePages(host_, some, offset, bytes, other.data());
     ExpectSame(all_, 0, layout_.PayloadBytes());
   }
   slabs->Free(slab, 1 << 20);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, WindowRowsTest, testing::Values(KvDtype::kBf16, KvDtype::kK8v4),
-                         [](const auto& test) { return std::string(KvDtypeName(test.param)); });
+INSTANTIATE_TEST_SUITE_P(Formats, WindowRowsTest,
+                         testing::Values(KvPageFormat{}, KvPageFormat{.dtype = KvDtype::kK8v4},
+                                         KvPageFormat{.dtype = KvDtype::kI4r, .span = 64},
+                                         KvPageFormat{.dtype = KvDtype::kK3v2, .span = 128}),
+                         [](const auto& test) {
+                           return std::string(KvDtypeName(test.param.dtype)) +
+                                  (test.param.span > 0 ? "Span" : "");
+                         });
 
 // A sequence with rows for its window only.
 class WindowedSequence {
  public:
-  WindowedSequence(CudaRunner& runner, const CudaDevice& device) : runner_(runner) {
-    const KvLayout layout = runner.kv_layout();
+  WindowedSequence(CudaRunner& runner, const CudaDevice& device, const KvPageFormat& format = {})
+      : runner_(runner) {
+    const KvLayout layout = runner.kv_layout().In(format);
     const int64_t blocks = layout.BlocksFor(kPositions);
     row_.assign(static_cast<size_t>(blocks), kNoRow);
     pages_ = *CudaPages::Create(device, layout, {.blocks = blocks, .rows = kRows}, {});
@@ -185,15 +194,12 @@ class WindowedSequence {
 
 // Prompts in chunks and single tokens, which are graphs: every bit is that of pages with memory for
 // all layers.
-TEST(WindowRowsRunner, HasTheBitsOfUndividedPages) {
-  ModelConfig config = TinyConfig();
-  config.layers = 4;
-  config.sliding_window = {20, 0, 20, 20};
+void ExpectTheBitsOfUndividedPages(const ModelConfig& config, const KvPageFormat& format) {
   const Weights weights = RandomWeights(config, 3, 0.2f);
   const auto device = *CudaDevice::Open(0);
   const auto runner = *CudaRunner::Create(weights, *device, {});
-  Rig whole(*runner, 1);
-  WindowedSequence divided(*runner, *device);
+  Rig whole(*runner, 1, format);
+  WindowedSequence divided(*runner, *device, format);
   const std::vector<uint32_t> prompt = Prompt(150, 6);
   const auto part = [&](int from, int to) {
     return std::vector<uint32_t>(prompt.begin() + from, prompt.begin() + to);
@@ -203,6 +209,19 @@ TEST(WindowRowsRunner, HasTheBitsOfUndividedPages) {
     EXPECT_EQ(divided.Step(part(at, to)), whole.Step({{0, part(at, to), at}})) << to;
     at = to;
   }
+  EXPECT_GT(runner->graphs().launches(), 0);
+}
+
+TEST(WindowRowsRunner, HasTheBitsOfUndividedPages) {
+  ModelConfig config = TinyConfig();
+  config.layers = 4;
+  config.sliding_window = {20, 0, 20, 20};
+  ExpectTheBitsOfUndividedPages(config, {});
+}
+
+TEST(WindowRowsRunner, HasTheBitsOfUndividedPagesWithASpan) {
+  ExpectTheBitsOfUndividedPages(TinyConfig(), {.dtype = KvDtype::kK3v3, .span = 64});
+  ExpectTheBitsOfUndividedPages(TinyConfig(), {.dtype = KvDtype::kI4r, .span = 64});
 }
 
 }  // namespace

@@ -126,13 +126,14 @@ void CheckAsInOneProcess(const OneProcess& one,
 }
 constexpr int kSeveralSplits = 530;  // tokens that attention computes in two splits
 
-// Pages of few bits, with rotated rows.
+// Pages of few bits, with rotated rows; with a span, attention reads the last tokens in bf16.
 class FewBitsTest : public testing::TestWithParam<const char*> {};  // by format
 TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
   CheckAsInOneProcess({.kv_format = GetParam(), .longest = kSeveralSplits});
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest, testing::Values("i4r", "k3v3", "k3v2"));
+INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest,
+                         testing::Values("i4r", "k3v3", "k3v2", "i4r+64", "k3v3+128"));
 
 struct Mixture {
   const char* family;
@@ -182,6 +183,38 @@ TEST(GpuWindowTest, LayersWithAWindowHaveRowsOfTheirOwn) {
   };
   CheckAsInOneProcess({.model = model.path(), .flags = {"--dram_memory=16MiB"}, .tokens_max = 20},
                       look);
+}
+
+// Second copies are in rows of their own, which lower tiers do not have. Blocks come back from
+// there, after other prompts have taken the memory of all rows.
+TEST(GpuSpanTest, TiersHaveFirstCopiesOnly) {
+  const std::string format = "k3v3+64";
+  LocalGenerator local({.model = ModelFolder(),
+                        .kv_format = format,
+                        .step_tokens = 300,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = 0.036});
+  std::vector<std::string> flags = kOnGpu;
+  flags.insert(flags.end(), {"--kv_format=" + format, "--dram_memory=16MiB"});
+  std::vector<std::string> small = flags;
+  small.insert(small.end(), {"--kv_memory=1300KiB", "--random_chunks", "--chunk_tokens=64"});
+  Cluster cluster({.prefill_flags = small, .decode_flags = flags, .worker_suffix = "-emulated"});
+  const auto state = cluster.prefill()[0].State();
+  EXPECT_GT(state->kv_rows_total(), 0u);
+  EXPECT_LT(state->kv_blocks_total(), 4u * 12);  // fewer than the prompts have
+  uint32_t cached = 0;
+  for (int round = 0; round < 2; ++round) {
+    for (uint32_t seed = 1; seed <= 4; ++seed) {
+      TestRequest request = MakeRequest(200, local.vocab(), seed, /*tokens_max=*/4);
+      request.sampling.temperature = 0;
+      const TestAnswer answer = AskOne(cluster, request);
+      ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+      EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 4)) << seed;
+      if (round == 1) cached += answer.usage.cached_tokens();
+    }
+  }
+  EXPECT_GE(cached, 4u * 192u);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
 }
 
 // Prompts by the library's attention, which the host computes here, and answers by ours.

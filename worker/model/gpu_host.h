@@ -26,7 +26,7 @@ struct GpuOptions {
   // "exact", or "fast": attention of prompts by the library (CudaRunner::Options::fast_prompts).
   std::string numerics = "exact";
   int32_t block_tokens = 16;
-  KvDtype dtype = KvDtype::kBf16;
+  KvPageFormat format = {};
   bool evicts = false;   // as CudaRunner::Options::evicts
   bool selects = false;  // as CudaRunner::Options::selects
   // Give the layers of a window group less memory than the others (SplitKvMemory), on one GPU.

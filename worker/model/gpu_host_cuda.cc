@@ -194,8 +194,7 @@ absl::StatusOr<int64_t> BlocksThatFit(const cuda::CudaDevice& device, const GpuO
 KvLayout LayoutFor(const ModelRunner& runner, const GpuOptions& options) {
   KvLayout layout = runner.kv_layout();
   layout.block_tokens = options.block_tokens;
-  layout.dtype = options.dtype;
-  return layout;
+  return layout.In(options.format);
 }
 
 // Divides the memory of `blocks` blocks with all their layers.
@@ -205,8 +204,20 @@ cuda::CudaPages::Room DivideRoom(const GpuOptions& options, const KvLayout& layo
   const size_t bytes = static_cast<size_t>(blocks) * layout.BlockStride();
   if (!options.splits_pages || layout.group.empty() || bytes <= spare) return {.blocks = blocks};
   const KvRoom room = SplitKvMemory(layout, bytes - spare, longest, options.step_tokens);
-  if (room.rows >= room.blocks) return {.blocks = blocks};
+  if (room.rows >= room.blocks && layout.span == 0) return {.blocks = blocks};
   return {.blocks = room.blocks, .rows = room.rows};
+}
+
+// Second copies must lie apart (PagedKv::FirstCopies).
+absl::Status CheckRoom(const GpuOptions& options, const KvLayout& layout,
+                       const cuda::CudaPages::Room& room) {
+  const bool apart = options.splits_pages && layout.span > 0;
+  if (!apart || (room.rows > 0 && room.blocks > 0)) return absl::OkStatus();
+  return ResourceExhausted(
+      "kv_format is {}, whose bf16 copies take {} for each block, and {} more of them: that leaves "
+      "no room for a block of {}; raise kv_memory or gpu_memory_utilization",
+      KvPageFormatName(options.format), FormatBytes(layout.RowStride()), cuda::kSpareRows,
+      FormatBytes(layout.FullStride()));
 }
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
@@ -221,6 +232,7 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenOne(const Weights& weights,
   ASSIGN_OR_RETURN(const int64_t blocks,
                    BlocksThatFit(*device, options, layout, runner->BoundsBytes(layout)));
   const cuda::CudaPages::Room room = DivideRoom(options, layout, blocks, runner->max_position());
+  RETURN_IF_ERROR(CheckRoom(options, layout, room));
   ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, room, {}));
   RETURN_IF_ERROR(runner->KeepBounds(pages->view()));
   auto host = std::make_unique<OneGpu>(std::move(device), std::move(products), std::move(runner),
@@ -322,7 +334,7 @@ absl::Status ChooseKernels(const ModelConfig& config, GpuOptions& options) {
 // that it does so as the CPU.
 absl::Status CheckNumerics(const ModelConfig& config, const GpuOptions& options) {
   if (!IsFast(options)) return absl::OkStatus();
-  RETURN_IF_ERROR(CheckFastPages(options.dtype));
+  RETURN_IF_ERROR(CheckFastPages(options.format.dtype));
   for (int rank = 0; rank < options.tensor_parallel; ++rank) {
     ASSIGN_OR_RETURN(const auto device, cuda::CudaDevice::Open(options.index + rank));
     RETURN_IF_ERROR(CheckFastPrompts(config, device->info()));
@@ -354,6 +366,8 @@ absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
                        {.layers = RandomFormOf(*large.layers[0].Matrices().back()),
                         .lm_head = RandomFormOf(large.lm_head)});
   options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
+  options.splits_pages = false;  // there is no pool that could say where rows are
+  options.page_bytes_max = 0;    // the small model's pages may take more than the large one's
   ThreadPool threads(options.threads);
   TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);
   const KvLayout layout = LayoutFor(cpu, options);
@@ -366,6 +380,15 @@ absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
       options.index);
 }
 
+absl::Status CheckSpread(const GpuOptions& options) {
+  if (options.format.span == 0) return absl::OkStatus();
+  return FailedPrecondition(
+      "kv_format is {}, and tensor_parallel is {}: pages on several GPUs have no spans; use {}, or "
+      "tensor_parallel=1",
+      KvPageFormatName(options.format), options.tensor_parallel,
+      KvDtypeName(options.format.dtype));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
@@ -376,7 +399,9 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                            options.memory_utilization);
   }
   RETURN_IF_ERROR(CheckCudaModel(weights.config, options.tensor_parallel));
+  RETURN_IF_ERROR(CheckCudaSpans(options.format, weights.config));
   if (options.tensor_parallel > 1) {
+    RETURN_IF_ERROR(CheckSpread(options));
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }
   RETURN_IF_ERROR(CheckNumerics(weights.config, options));

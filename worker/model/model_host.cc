@@ -265,13 +265,7 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
 absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
-  const KvPageFormat& format = place.format;
-  RETURN_IF_ERROR(CheckFormat(format, model->weights().config));
-  if (format.span > 0) {
-    return InvalidArgument(
-        "kv_format is {}, which needs device=cpu: pages on GPUs have no spans; use {}",
-        options.kv_format, KvDtypeName(format.dtype));
-  }
+  RETURN_IF_ERROR(CheckFormat(place.format, model->weights().config));
   GpuOptions gpu{.index = *place.gpu,
                  .tensor_parallel = options.tensor_parallel,
                  .nccl_library = options.nccl_library,
@@ -280,7 +274,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .kernels = options.gpu_kernels,
                  .numerics = options.numerics,
                  .block_tokens = options.block_tokens,
-                 .dtype = format.dtype,
+                 .format = place.format,
                  .evicts = options.evicts,
                  .selects = options.selects,
                  .splits_pages = options.splits_kv,

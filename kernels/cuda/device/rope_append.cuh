@@ -273,8 +273,8 @@ PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
   }
   const int64_t where = p.slots[row];
   if (where < 0) return;
-  const int head = column - p.heads - (value ? p.kv.kv_heads : 0);
   if constexpr (kSpan) {
+    const int head = column - p.heads - (value ? p.kv.kv_heads : 0);
     const bool rotated = value ? IsLevels(kValues) : p.kv.rotated_keys;
     StoreRecent(p, value ? p.recent.values : p.recent.keys, row, head, x, rotated);
   }
@@ -282,10 +282,11 @@ PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
   const bool quantisable = x.IsQuantisable();
   if (value) {
     if constexpr (IsLevels(kValues)) x.Hadamard();
-    StoreInPage<kValues>(p.kv, p.kv.values, where, head, x, quantisable);
+    StoreInPage<kValues>(p.kv, p.kv.values, where, column - p.heads - p.kv.kv_heads, x,
+                         quantisable);
   } else {
     if (p.kv.rotated_keys) x.Hadamard();
-    StoreInPage<kKeys>(p.kv, p.kv.keys, where, head, x, quantisable);
+    StoreInPage<kKeys>(p.kv, p.kv.keys, where, column - p.heads, x, quantisable);
   }
 }
 

@@ -31,7 +31,7 @@ ModelConfig TinyConfig() {
           .max_position = 200};
 }
 
-GpuOptions Options() { return {.memory_utilization = kShare, .dtype = KvDtype::kI8}; }
+GpuOptions Options() { return {.memory_utilization = kShare, .format = {.dtype = KvDtype::kI8}}; }
 
 std::vector<float> Step(ModelRunner& runner, const PagedKv& kv, const std::vector<uint32_t>& tokens,
                         int32_t position, const std::vector<uint32_t>& blocks,
@@ -75,12 +75,41 @@ TEST(GpuHost, TheCheckTakesFewBits) {
   ModelConfig config = TinyConfig();
   config.head_dim = 128;
   const Weights weights = RandomWeights(config, 3, 0.2f);
-  for (const KvDtype dtype : {KvDtype::kI4r, KvDtype::kK3v2}) {
+  for (const char* format : {"i4r", "k3v2", "i4r+128", "k3v3+64"}) {
     GpuOptions options = Options();
-    options.dtype = dtype;
+    options.format = *KvPageFormatOf(format);
     options.evicts = true;
-    EXPECT_EQ(Message(OpenGpuHost(weights, options).status()), "") << KvDtypeName(dtype);
+    EXPECT_EQ(Message(OpenGpuHost(weights, options).status()), "") << format;
   }
+}
+
+// Second copies lie apart from the blocks, even where there are as many of them, so that lower tiers
+// can have the blocks without them.
+TEST(GpuHost, SecondCopiesLieApart) {
+  const Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  GpuOptions options = Options();
+  options.format = {.dtype = KvDtype::kK3v3, .span = 4096};
+  options.splits_pages = true;
+  options.page_bytes_max = 512 << 10;
+  const auto gpu = OpenGpuHost(weights, options);
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  const auto pool = *(*gpu)->MakePool();
+  EXPECT_EQ(pool->row_counts().total, pool->view().blocks);
+  EXPECT_NE(pool->view().rows, nullptr);
+  EXPECT_EQ(pool->view().FirstCopies().layout.layers, 2);
+  options.page_bytes_max = 44 << 10;
+  EXPECT_NE(Message(OpenGpuHost(weights, options).status()).find("leaves no room for a block"),
+            std::string::npos);
+}
+
+TEST(GpuHost, RefusesSpansOnSeveralGpus) {
+  GpuOptions options = Options();
+  options.format.span = 64;
+  options.tensor_parallel = 2;
+  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), options).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("pages on several GPUs have no spans; use i8"), std::string::npos)
+      << status;
 }
 
 TEST(GpuHost, EvictsIfItIsTo) {
@@ -121,7 +150,7 @@ TEST(GpuHost, SaysThatItHasNoLibraryKernels) {
 GpuOptions FastOptions() {
   GpuOptions options = Options();
   options.numerics = "fast";
-  options.dtype = KvDtype::kBf16;
+  options.format.dtype = KvDtype::kBf16;
   options.memory_utilization = 0.045;  // evictions take memory, too
   return options;
 }
@@ -166,7 +195,7 @@ TEST_F(FastGpuHost, SaysWhatTheLibraryLacks) {
   config.attention_sinks = true;
   EXPECT_NE(Refusal(config, FastOptions()).find("attention sinks"), std::string::npos);
   GpuOptions options = FastOptions();
-  options.dtype = KvDtype::kI8;
+  options.format.dtype = KvDtype::kI8;
   EXPECT_NE(Refusal(TinyConfig(), options).find("kv_format is i8"), std::string::npos);
 }
 
@@ -237,7 +266,7 @@ TEST_F(SeveralGpus, AreFastTogether) {
   for (uint32_t i = 0; i < 150; ++i) prompt.push_back((i * i * 7 + i) % 101);
   const std::vector<uint32_t> blocks = {5, 2, 3, 0, 9, 8, 1, 4, 7, 6};
   const auto logits = [&](GpuOptions options, const char* numerics, size_t chunk) {
-    options.dtype = KvDtype::kBf16;
+    options.format.dtype = KvDtype::kBf16;
     options.numerics = numerics;
     const auto host = OpenGpuHost(weights_, options);
     EXPECT_TRUE(host.ok()) << host.status();

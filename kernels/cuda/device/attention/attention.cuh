@@ -318,11 +318,14 @@ struct AttentionBlock {
   }
 
   // Turns scores into softmax weights relative to the running maximum of their row, and rescales
-  // the output if the maximum grew. `mask` removes scores.
-  template <class Masks>
-  PENSTOCK_DEVICE void WeighBy(const Masks& mask) {
+  // the output if the maximum grew.
+  PENSTOCK_DEVICE void Weigh(int n) {
     if (!Shape::kPlain && p.cap_factor != 0) Cap();
-    mask();
+    Mask(n);
+    WeighRows();
+  }
+
+  PENSTOCK_DEVICE void WeighRows() {
     PENSTOCK_UNROLL
     for (int m = 0; m < kRowTiles; ++m) {
       PENSTOCK_UNROLL
@@ -331,10 +334,6 @@ struct AttentionBlock {
         if (Shape::kWide || tile.first + 8 * r < rows) WeighRow(m, r);
       }
     }
-  }
-
-  PENSTOCK_DEVICE void Weigh(int n) {
-    WeighBy([&] { Mask(n); });
   }
 
   PENSTOCK_DEVICE void WeighRow(int m, int r) {
@@ -412,9 +411,8 @@ struct AttentionBlock {
     MultiplyValues(ValueStage(stage));
   }
 
-  // One tile of codes, which are converted before they are used.
-  template <class Masks>
-  PENSTOCK_DEVICE void CodeTile(int n, int stage, const Masks& mask) {
+  // The scores of one tile of codes, which are converted first.
+  PENSTOCK_DEVICE void ScoreCodes(int n, int stage) {
     constexpr int kAhead = 2 * (Shape::kStages - 1);
     WaitCopies<kAhead - 2>();
     SyncBlock();  // and all threads are done with the last tile
@@ -424,7 +422,11 @@ struct AttentionBlock {
     Shape::Values::Convert(ValueStage(stage), valid, ConvertedValues());
     SyncBlock();
     MultiplyKeys(ConvertedKeys());
-    WeighBy(mask);
+  }
+
+  PENSTOCK_DEVICE void CodeTile(int n, int stage) {
+    ScoreCodes(n, stage);
+    Weigh(n);
     MultiplyValues(ConvertedValues());
   }
 
@@ -442,7 +444,7 @@ struct AttentionBlock {
     int stage = 0;
     for (int n = tile_begin; n < tile_end; ++n) {
       if constexpr (Shape::kCodes) {
-        CodeTile(n, stage, [&] { Mask(n); });
+        CodeTile(n, stage);
       } else {
         RowTile(n, stage);
       }

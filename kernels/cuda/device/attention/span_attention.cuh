@@ -108,7 +108,8 @@ struct SpanBlock : AttentionBlock<Shape> {
       SyncBlock();  // and all threads are done with the other stage
       FetchRecent(n + 1, stage ^ 1, end);
       this->MultiplyKeys(RecentKeys(stage));
-      this->WeighBy([&] { MaskRecent(n); });
+      MaskRecent(n);
+      this->WeighRows();
       WaitCopies<2>();
       SyncBlock();
       this->MultiplyValues(RecentValues(stage));
@@ -148,7 +149,10 @@ struct SpanBlock : AttentionBlock<Shape> {
       }
       PENSTOCK_NO_UNROLL
       for (int n = first; n < Least(last, code_end); ++n) {
-        this->CodeTile(n, stage, [&] { MaskCodes(n); });
+        this->ScoreCodes(n, stage);
+        MaskCodes(n);
+        this->WeighRows();
+        this->MultiplyValues(this->ConvertedValues());
         stage = stage + 1 == Shape::kStages ? 0 : stage + 1;
       }
       if (last > recent_begin) RecentTiles(first > recent_begin ? first : recent_begin, last);
