@@ -91,10 +91,10 @@ inline KvPlane PlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
 inline KvPlane RecentPlaneOf(const KvLayout& layout, penstock::KvPlane plane) {
   return {.code = KvCode::kBf16,
           .offset = static_cast<int32_t>(layout.RecentAt(0, plane, 0)),
-          .head_stride = static_cast<int32_t>(layout.RecentAt(1, plane, 0) -
-                                              layout.RecentAt(0, plane, 0)),
-          .row_bytes = static_cast<int32_t>(layout.RecentAt(0, plane, 1) -
-                                            layout.RecentAt(0, plane, 0))};
+          .head_stride =
+              static_cast<int32_t>(layout.RecentAt(1, plane, 0) - layout.RecentAt(0, plane, 0)),
+          .row_bytes =
+              static_cast<int32_t>(layout.RecentAt(0, plane, 1) - layout.RecentAt(0, plane, 0))};
 }
 
 // The address of a layer in the first block, and the distance to the same layer in the next block.

@@ -45,10 +45,10 @@ class GpuArena {
   DeviceSlabs::Pieces PiecesOf(const SlabHeader& header, std::span<const uint32_t> blocks) const {
     PENSTOCK_CHECK_LE(header.first_layer + header.layers, layout_.layers);
     PENSTOCK_CHECK_EQ(blocks.size(), header.blocks);
-    return {.pages = blocks,
-            .offset = layout_.BytesBefore(header.first_layer),
-            .bytes =
-                layout_.BytesOf(header.first_layer, header.first_layer + int32_t{header.layers})};
+    return {
+        .pages = blocks,
+        .offset = layout_.BytesBefore(header.first_layer),
+        .bytes = layout_.BytesOf(header.first_layer, header.first_layer + int32_t{header.layers})};
   }
 
  private:

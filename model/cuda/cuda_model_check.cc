@@ -82,7 +82,8 @@ absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& confi
   return FailedPrecondition(
       "kv_format is {}, and {} has {}, with which pages on GPUs have no spans; use {}, or "
       "--device=cpu",
-      KvPageFormatName(format), config.architecture, part.empty() ? "centred keys" : part, KvDtypeName(format.dtype));
+      KvPageFormatName(format), config.architecture, part.empty() ? "centred keys" : part,
+      KvDtypeName(format.dtype));
 }
 
 std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format, cuda::InputOrder order) {

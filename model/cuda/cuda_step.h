@@ -25,7 +25,8 @@ struct CudaStep {
     return reinterpret_cast<const T*>(inputs + offset);
   }
 
-  // True if a stored layer's pages are rows (PagedKv::rows), which slots and tables of their own name.
+  // True if a stored layer's pages are rows (PagedKv::rows), which slots and tables of their own
+  // name.
   bool InRows(int32_t layer) const { return kv.rows != nullptr && kv.layout.group.Has(layer); }
 
   // The layer of the pages that has the model's layer; with a span, the first of its two copies.

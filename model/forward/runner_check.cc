@@ -221,7 +221,9 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   MakeLatentsSmall(config, small);
   small.vocab = 256;
   small.max_position = std::max(config.max_position, 1024);
-  if (!config.sliding_window.empty()) small.sliding_window = {20, 0};
+  const auto& windows = config.sliding_window;
+  const bool some = std::ranges::count(windows, 0) != std::ssize(windows);
+  small.sliding_window = some ? std::vector<int32_t>{20, 0} : std::vector<int32_t>();
   if (!config.layer_rope.empty()) {
     const LayerRope first = config.layer_rope.front();
     const auto other =

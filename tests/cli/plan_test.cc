@@ -123,10 +123,10 @@ TEST(PlanCommand, AFlagHasItsChoices) {
   EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "int8"}).exit_code, 64);
   EXPECT_THAT(RunPlan(kTiny, {"--kv-format", "i8+100"}).error, HasSubstr("a multiple of 64"));
   EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "k3v3+128", "--hardware", "h200"}).exit_code, 0);
-  EXPECT_THAT(RunPlan(kTiny, {"--kv-format", "k3v3+128", "--hardware", "h200",
-                              "--tensor-parallel", "2"})
-                  .error,
-              HasSubstr("no spans; use k3v3"));
+  EXPECT_THAT(
+      RunPlan(kTiny, {"--kv-format", "k3v3+128", "--hardware", "h200", "--tensor-parallel", "2"})
+          .error,
+      HasSubstr("no spans; use k3v3"));
   const PlanOutcome outcome = RunPlan(kTiny, {"--hardware", "abacus"});
   EXPECT_THAT(outcome.error, HasSubstr("h100-sxm"));
 }

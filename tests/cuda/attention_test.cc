@@ -227,6 +227,12 @@ INSTANTIATE_TEST_SUITE_P(
                  .group = 2,
                  .span = 1024,
                  .rows = {40}}},
+        // The second split begins with codes, behind one tile in bf16.
+        Variant{"I8Dim64CodesBehindRecent",
+                {.kv = {.keys = kI8, .values = kI8, .head_dim = 64, .lengths = {900}},
+                 .group = 4,
+                 .span = 448,
+                 .rows = {20}}},
         Variant{"K8V4Prompt",
                 {.kv = {.keys = kI8, .values = kI4, .lengths = {100}}, .span = 64, .rows = {90}}}),
     NameOf);
@@ -259,10 +265,8 @@ TEST(AttentionInvariance, NeitherChunkNorPageSizeChangesABit) {
 
 // Queries of several spans, whose tokens are read in either form.
 TEST(AttentionInvariance, NeitherChunkNorBatchChangesABitOfSpans) {
-  AttentionCase c{.kv = {.keys = kL3, .values = kL3, .lengths = {600}},
-                  .group = 2,
-                  .span = 128,
-                  .rows = {180}};
+  AttentionCase c{
+      .kv = {.keys = kL3, .values = kL3, .lengths = {600}}, .group = 2, .span = 128, .rows = {180}};
   const std::vector<uint16_t> whole = RunAttention(c).bits;
   c.kv.page = 64;
   EXPECT_EQ(RunAttention(c).bits, whole);

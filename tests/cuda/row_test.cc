@@ -143,8 +143,8 @@ std::vector<std::byte> EncodeOnCpu(const HeadCase& c) {
   std::vector<std::byte> kept(codes, codes + static_cast<ptrdiff_t>(layout.RowBytes(plane)));
   kept.insert(kept.end(), scales, scales + static_cast<ptrdiff_t>(layout.ScaleBytes()));
   if (c.span == 0) return kept;
-  const auto copy = page.begin() + static_cast<ptrdiff_t>(layout.BytesBefore(1) +
-                                                          layout.RecentAt(0, plane, 0));
+  const auto copy =
+      page.begin() + static_cast<ptrdiff_t>(layout.BytesBefore(1) + layout.RecentAt(0, plane, 0));
   kept.insert(kept.end(), copy, copy + dim * static_cast<ptrdiff_t>(sizeof(Bf16)));
   return kept;
 }

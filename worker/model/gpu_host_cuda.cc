@@ -385,8 +385,7 @@ absl::Status CheckSpread(const GpuOptions& options) {
   return FailedPrecondition(
       "kv_format is {}, and tensor_parallel is {}: pages on several GPUs have no spans; use {}, or "
       "tensor_parallel=1",
-      KvPageFormatName(options.format), options.tensor_parallel,
-      KvDtypeName(options.format.dtype));
+      KvPageFormatName(options.format), options.tensor_parallel, KvDtypeName(options.format.dtype));
 }
 
 }  // namespace

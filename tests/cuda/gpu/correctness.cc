@@ -28,7 +28,8 @@ std::string Name(const AttentionCase& c) {
   if (c.kv.values != c.kv.keys) name += std::string("/") + kNames[static_cast<int>(c.kv.values)];
   return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
          " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "") +
-         (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "");
+         (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "") +
+         (c.span > 0 ? " span " + std::to_string(c.span) : "");
 }
 
 double Number(bool equal) { return equal ? 0 : NAN; }
@@ -76,6 +77,11 @@ void CheckAttentions(bool small, Report& report) {
       CheckAttention(c, small, report);
       c.cap = 0;
       c.sinks = false;
+      if (keys != kBf16) {
+        c.span = small ? 64 : 128;
+        CheckAttention(c, small, report);
+        c.span = 0;
+      }
       if (small) continue;
       c.kv.page = 32;
       c.window = 200;

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
 
@@ -23,6 +24,7 @@ struct Shape {
   const char* name;
   KvCode keys, values;
   double goal;
+  int span = 0;  // tokens, as AttentionParams::span
 };
 
 // One layer of an 8B model (8 KV heads of 128, group 4), `batch` sequences of `length`.
@@ -33,8 +35,11 @@ struct AttentionBench {
         pages((length + 15) / 16),
         planes(PlanesOfCodes(options, 0, nullptr)),
         pool(static_cast<size_t>(planes.block_stride) * pages * batch),
-        tables(Tables(pages, batch)) {
+        tables(Tables(pages, batch)),
+        span(shape.span) {
     planes.layer = pool.data();
+    if (span == 0) return;
+    recent = std::make_unique<AttentionBench>(Shape{"", kBf16, kBf16, 0}, batch, length);
   }
 
   static std::vector<uint32_t> Tables(int pages, int batch) {
@@ -51,6 +56,8 @@ struct AttentionBench {
   KvPlanes planes;
   RandomMemory pool;
   DeviceArray<uint32_t> tables;
+  int span;
+  std::unique_ptr<AttentionBench> recent;  // the second copies of all tokens, if there is a span
 };
 
 // The time of one layer's attention for the last `rows` tokens of each sequence.
@@ -67,29 +74,35 @@ double AttentionUs(const AttentionBench& bench, int rows, int length) {
       narrow_scratch(NarrowScratchBytes(plan.shares, 8, bench.kDim) / 4);
   const RandomMemory queries(size_t{2} * bench.sequences * rows * bench.kWidth);
   const DeviceArray<Bf16> output(size_t{1} * bench.sequences * rows * bench.kWidth);
-  const AttentionParams params{.queries = queries.bf16(),
-                               .query_stride = bench.kWidth,
-                               .output = output.data(),
-                               .output_stride = bench.kWidth,
-                               .kv = bench.planes,
-                               .tables = bench.tables.data(),
-                               .table_stride = bench.pages,
-                               .sequences = device_sequences.data(),
-                               .wide = wide.data(),
-                               .narrow = narrow.data(),
-                               .items = items.data(),
-                               .wide_scratch = wide_scratch.data(),
-                               .narrow_scratch = narrow_scratch.data(),
-                               .group = 4,
-                               .scale_log2 = 0.1275f};
+  AttentionParams params{.queries = queries.bf16(),
+                         .query_stride = bench.kWidth,
+                         .output = output.data(),
+                         .output_stride = bench.kWidth,
+                         .kv = bench.planes,
+                         .tables = bench.tables.data(),
+                         .table_stride = bench.pages,
+                         .sequences = device_sequences.data(),
+                         .wide = wide.data(),
+                         .narrow = narrow.data(),
+                         .items = items.data(),
+                         .wide_scratch = wide_scratch.data(),
+                         .narrow_scratch = narrow_scratch.data(),
+                         .group = 4,
+                         .scale_log2 = 0.1275f};
+  if (bench.span > 0) {
+    params.span = bench.span;
+    params.recent = bench.recent->planes;
+    params.recent_tables = bench.recent->tables.data();
+  }
   return MedianUs([&] { Attention(params, plan.counts(), nullptr); });
 }
 
 void MeasureDecode(const Shape& shape, int batch, int length, double ceiling, Report& report) {
   const double us = AttentionUs(AttentionBench(shape, batch, length), 1, length);
-  const double bytes = static_cast<double>(batch) * length * 8 *
-                       (128.0 / 8 * (CodeBits(shape.keys) + CodeBits(shape.values)) +
-                        ScaleBytes(shape.keys) + ScaleBytes(shape.values));
+  const double code_bytes = 128.0 / 8 * (CodeBits(shape.keys) + CodeBits(shape.values)) +
+                            ScaleBytes(shape.keys) + ScaleBytes(shape.values);
+  const int codes = shape.span > 0 ? (length - 1) / shape.span * shape.span : length;
+  const double bytes = 8.0 * batch * (codes * code_bytes + (length - codes) * 2.0 * 128 * 2);
   report.measurements.push_back({.name = std::string("decode ") + shape.name + " " +
                                          std::to_string(batch) + " x " + std::to_string(length),
                                  .median_us = us,
@@ -258,7 +271,8 @@ void MeasureAttention(const Ceilings& ceilings, Report& report) {
   for (const Shape& shape :
        {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
         Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}, Shape{"k3v3", kL3, kL3, 0},
-        Shape{"k3v2", kL3, kL2, 0}}) {
+        Shape{"k3v2", kL3, kL2, 0}, Shape{"i4r+128", kI4, kI4, 0, 128},
+        Shape{"k3v3+128", kL3, kL3, 0, 128}}) {
     for (const auto& [batch, length] :
          {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {64, 4096}, {16, 32768}}) {
       MeasureDecode(shape, batch, length, ceilings.copy, report);

@@ -83,8 +83,8 @@ TEST(GpuHost, TheCheckTakesFewBits) {
   }
 }
 
-// Second copies lie apart from the blocks, even where there are as many of them, so that lower tiers
-// can have the blocks without them.
+// Second copies lie apart from the blocks, even where there are as many of them, so that lower
+// tiers can have the blocks without them.
 TEST(GpuHost, SecondCopiesLieApart) {
   const Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
   GpuOptions options = Options();
