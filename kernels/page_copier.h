@@ -23,6 +23,9 @@ class PageCopier {
                     std::byte* host) = 0;
   virtual void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
                      const std::byte* host) = 0;
+  // The copier of PagedKv::FirstCopies, whose offsets count these alone. Null: the pages have none,
+  // or have them not apart.
+  virtual PageCopier* first_copies() { return nullptr; }
 };
 
 // Calls `copy(page, at, bytes)` for the pieces that bytes [offset, offset + bytes) of a block lie

@@ -1,6 +1,7 @@
 #include "kernels/paged_kv.h"
 
 #include "base/check.h"
+#include "kernels/page_copier.h"
 
 namespace penstock {
 
@@ -25,7 +26,11 @@ PagedKv PagedKv::FirstCopies() const {
   PENSTOCK_CHECK(layout.span == 0 || rows != nullptr);
   PagedKv result = *this;
   result.layout = layout.FirstCopies();
-  if (layout.span > 0) result.rows = nullptr;
+  if (layout.span == 0) return result;
+  result.rows = nullptr;
+  if (copier == nullptr) return result;
+  result.copier = copier->first_copies();
+  PENSTOCK_CHECK(result.copier != nullptr);
   return result;
 }
 

@@ -83,12 +83,24 @@ void CudaPages::AddChunks(const PagePiece& piece, std::span<const uint32_t> ids,
   }
 }
 
-CudaPages::Copy CudaPages::Plan(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                                PageAccess access) const {
+// Blocks are as far apart without their second copies as their first copies lie.
+PagedKv CudaPages::FirstView() const {
+  PagedKv first = view_;
+  first.layout = view_.layout.FirstCopies();
+  first.rows = nullptr;
+  return first;
+}
+
+PageCopier* CudaPages::first_copies() {
+  return view_.layout.span > 0 && view_.rows != nullptr ? &first_copier_ : nullptr;
+}
+
+CudaPages::Copy CudaPages::Plan(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
+                                size_t bytes, PageAccess access) const {
   PENSTOCK_CHECK(offset % kUnit == 0 && bytes % kUnit == 0 && bytes > 0);
   Copy copy;
-  if (view_.rows != nullptr) copy.rows = RowsOf(*view_.rows, pages, access);
-  for (const PagePiece& piece : PiecesOf(view_, offset, bytes)) {
+  if (kv.rows != nullptr) copy.rows = RowsOf(*kv.rows, pages, access);
+  for (const PagePiece& piece : PiecesOf(kv, offset, bytes)) {
     AddChunks(piece, piece.in_rows ? std::span<const uint32_t>(copy.rows) : pages, copy.chunks);
   }
   return copy;
@@ -127,11 +139,11 @@ void CudaPages::Visit(const Slot& slot, const Chunk& chunk, const Move& move) {
   }
 }
 
-void CudaPages::ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                       const Move& move) {
+void CudaPages::ReadBy(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
+                       size_t bytes, const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
-  const Copy copy = Plan(pages, offset, bytes, PageAccess::kRead);
+  const Copy copy = Plan(kv, pages, offset, bytes, PageAccess::kRead);
   size_t turn = 0;
   for (const Chunk& chunk : copy.chunks) {
     Slot& slot = slots_[turn++ % slots_.size()];
@@ -144,11 +156,11 @@ void CudaPages::ReadBy(std::span<const uint32_t> pages, size_t offset, size_t by
   for (size_t i = 0; i < slots_.size(); ++i) Take(slots_[turn++ % slots_.size()], move);
 }
 
-void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                        const Move& move) {
+void CudaPages::WriteBy(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
+                        size_t bytes, const Move& move) {
   device_.Select();
   MutexLock lock(mutex_);
-  const Copy copy = Plan(pages, offset, bytes, PageAccess::kWrite);
+  const Copy copy = Plan(kv, pages, offset, bytes, PageAccess::kWrite);
   size_t turn = 0;
   for (const Chunk& chunk : copy.chunks) {
     Slot& slot = slots_[turn % slots_.size()];
@@ -162,24 +174,34 @@ void CudaPages::WriteBy(std::span<const uint32_t> pages, size_t offset, size_t b
   CheckDevice("writing KV pages");
 }
 
-void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                     std::byte* host) {
-  const size_t end = std::max(offset, view_.layout.PayloadBytes());
-  if (view_.rows != nullptr && offset + bytes > end) {  // behind the last layer there is no memory
+void CudaPages::ReadOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
+                       size_t bytes, std::byte* host) {
+  const size_t end = std::max(offset, kv.layout.PayloadBytes());
+  if (kv.rows != nullptr && offset + bytes > end) {  // behind the last layer there is no memory
     for (size_t i = 0; i < pages.size(); ++i) {
       std::fill_n(host + i * bytes + (end - offset), offset + bytes - end, std::byte{0});
     }
   }
-  ReadBy(pages, offset, bytes, [=](const Portion& portion) {
+  ReadBy(kv, pages, offset, bytes, [=](const Portion& portion) {
     std::copy_n(portion.ring, portion.bytes, host + portion.index * bytes + portion.at);
   });
 }
 
-void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                      const std::byte* host) {
-  WriteBy(pages, offset, bytes, [=](const Portion& portion) {
+void CudaPages::WriteOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset,
+                        size_t bytes, const std::byte* host) {
+  WriteBy(kv, pages, offset, bytes, [=](const Portion& portion) {
     std::copy_n(host + portion.index * bytes + portion.at, portion.bytes, portion.ring);
   });
+}
+
+void CudaPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                     std::byte* host) {
+  ReadOf(view_, pages, offset, bytes, host);
+}
+
+void CudaPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                      const std::byte* host) {
+  WriteOf(view_, pages, offset, bytes, host);
 }
 
 }  // namespace penstock::cuda

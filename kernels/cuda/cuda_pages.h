@@ -52,6 +52,7 @@ class CudaPages final : public PageCopier {
       EXCLUDES(mutex_);
   void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
              const std::byte* host) override EXCLUDES(mutex_);
+  PageCopier* first_copies() override;
 
   // Read and Write for callers that scatter the host bytes themselves. `move` copies `bytes` bytes
   // between `ring` and the place that belongs to bytes [at, at + bytes) of the piece of
@@ -63,12 +64,31 @@ class CudaPages final : public PageCopier {
     std::byte* ring = nullptr;
   };
   using Move = std::function<void(const Portion&)>;
-  void ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move)
-      EXCLUDES(mutex_);
-  void WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move)
-      EXCLUDES(mutex_);
+  void ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move) {
+    ReadBy(view_, pages, offset, bytes, move);
+  }
+  void WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move) {
+    WriteBy(view_, pages, offset, bytes, move);
+  }
 
  private:
+  // The same pages without their second copies.
+  class FirstCopier final : public PageCopier {
+   public:
+    explicit FirstCopier(CudaPages& of) : of_(of) {}
+    void Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+              std::byte* host) override {
+      of_.ReadOf(of_.FirstView(), pages, offset, bytes, host);
+    }
+    void Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+               const std::byte* host) override {
+      of_.WriteOf(of_.FirstView(), pages, offset, bytes, host);
+    }
+
+   private:
+    CudaPages& of_;
+  };
+
   // The part of a copy that one slot holds: the bytes of a piece of some pages.
   struct Chunk {
     PagePiece piece;
@@ -94,7 +114,17 @@ class CudaPages final : public PageCopier {
   absl::Status Allocate(const KvLayout& layout, const Room& room);
   void AddChunks(const PagePiece& piece, std::span<const uint32_t> ids,
                  std::vector<Chunk>& chunks) const;
-  Copy Plan(std::span<const uint32_t> pages, size_t offset, size_t bytes, PageAccess access) const;
+  PagedKv FirstView() const;
+  void ReadOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset, size_t bytes,
+              std::byte* host);
+  void WriteOf(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset, size_t bytes,
+               const std::byte* host);
+  void ReadBy(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset, size_t bytes,
+              const Move& move) EXCLUDES(mutex_);
+  void WriteBy(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset, size_t bytes,
+               const Move& move) EXCLUDES(mutex_);
+  Copy Plan(const PagedKv& kv, std::span<const uint32_t> pages, size_t offset, size_t bytes,
+            PageAccess access) const;
   void Launch(const Slot& slot, const Chunk& chunk, bool scatter);
   void Take(Slot& slot, const Move& move);
   static void Visit(const Slot& slot, const Chunk& chunk, const Move& move);
@@ -103,6 +133,7 @@ class CudaPages final : public PageCopier {
   const Options options_;
   DeviceBuffer arena_;
   PagedKv view_;
+  FirstCopier first_copier_{*this};
   Mutex mutex_;  // serialises copies
   std::vector<Slot> slots_ GUARDED_BY(mutex_);
   void* stream_ = nullptr;

@@ -516,8 +516,11 @@ RopeDeviation RunRopeAppend(const RopeCase& c) {
 }
 
 KvLayout HeadLayoutOf(const HeadCase& c) {
-  const KvLayout bf16{.layers = 1, .kv_heads = 1, .head_dim = static_cast<int32_t>(c.x.size())};
-  return bf16.In({.dtype = c.dtype, .span = c.span});
+  return {.layers = c.span > 0 ? 2 : 1,
+          .kv_heads = 1,
+          .head_dim = static_cast<int32_t>(c.x.size()),
+          .dtype = c.dtype,
+          .span = c.span};
 }
 
 std::vector<std::byte> AppendHead(const HeadCase& c) {

@@ -99,6 +99,20 @@ TEST_P(WindowRowsTest, CopiesAreThoseOfTheHostsPages) {
   }
 }
 
+// Lower tiers copy these.
+TEST_P(WindowRowsTest, FirstCopiesAreThoseOfTheHostsPages) {
+  const PagedKv first = pages_->view().FirstCopies(), host_first = host_.FirstCopies();
+  const size_t stride = first.layout.BlockStride(), layer = layout_.LayerBytes();
+  WriteBoth(all_, 0, layout_.PayloadBytes(), 7);
+  EXPECT_EQ(Read(first, {8, 0, 3}, 0, stride), Read(host_first, {8, 0, 3}, 0, stride));
+  EXPECT_EQ(Read(first, {8, 0, 3}, layer, layer), Read(host_first, {8, 0, 3}, layer, layer));
+  const std::vector<std::byte> other = RandomBytes(2 * stride, 8);
+  const std::vector<uint32_t> some = {5, 1};
+  WritePages(first, some, 0, stride, other.data());
+  WritePages(host_first, some, 0, stride, other.data());
+  ExpectSame(all_, 0, layout_.PayloadBytes());
+}
+
 TEST_P(WindowRowsTest, SlabsAreThoseOfTheHostsPages) {
   WriteBoth(all_, 0, layout_.PayloadBytes(), 4);
   const auto slabs =
