@@ -99,11 +99,12 @@ std::optional<EvictionAttention> CudaRunner::eviction_attention() const {
                            .evictor = evictor_.get()};
 }
 
-// Not where attention has a window, which counts positions and not slots, nor with latents, which
-// have no keys of heads, nor with the library's attention, which has no tables of single heads.
+// Not where attention has a window or a span, which count positions and not slots, nor with
+// latents, which have no keys of heads, nor with the library's attention, which has no tables of
+// single heads.
 size_t CudaRunner::BoundsBytes(const KvLayout& layout) const {
   const auto& windows = config_.sliding_window;
-  const bool able = !options_.fast_prompts && !config_.HasLatents() &&
+  const bool able = !options_.fast_prompts && !config_.HasLatents() && layout.span == 0 &&
                     std::ranges::count(windows, 0) == std::ssize(windows);
   return able && options_.selects ? PageBounds::BytesOf(layout) : 0;
 }
