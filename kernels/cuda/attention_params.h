@@ -88,8 +88,8 @@ struct AttentionParams {
   const uint32_t* tables = nullptr;  // page ids, [sequences][table_stride]
   int64_t table_stride = 0;
   // If not 0, every KV head has a table of its own: [sequences][kv_heads][head_table_stride]. The
-  // positions of such a sequence are slots in these tables.
-  int64_t head_table_stride = 0;
+  // positions of such a sequence are slots in these tables. For narrow tiles only.
+  int32_t head_table_stride = 0;
   const AttentionSequence* sequences = nullptr;
   const AttentionTile* wide = nullptr;
   const AttentionTile* narrow = nullptr;

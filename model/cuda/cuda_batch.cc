@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <iterator>
+#include <limits>
 #include <utility>
 
 #include "kernels/cuda/latents/latents.h"
@@ -115,7 +116,8 @@ CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t g
   if (!selected.any()) return selected;
   selected.dense = Plan(dense, kv, group, nullptr);
   selected.chosen.rows = static_cast<int32_t>(selected.rows.size());
-  selected.chosen.plan = cuda::PlanAttention(selected.chosen.sequences, group);
+  constexpr cuda::TileRows kNarrow{.narrow_max = std::numeric_limits<int32_t>::max()};
+  selected.chosen.plan = cuda::PlanAttention(selected.chosen.sequences, group, kNarrow);
   return selected;
 }
 

@@ -101,15 +101,25 @@ class SelectedPages {
   std::vector<uint32_t> table_, other_;
 };
 
-class CudaRunnerSelections : public testing::TestWithParam<KvDtype> {
+class CudaRunnerSelections : public testing::Test {
  protected:
-  CudaRunnerSelections() { EXPECT_TRUE(runner_->KeepBounds(pages_.kv()).ok()); }
+  explicit CudaRunnerSelections(KvDtype dtype = KvDtype::kBf16)
+      : dtype_(dtype), pages_(*runner_, dtype) {
+    EXPECT_TRUE(runner_->KeepBounds(pages_.kv()).ok());
+  }
 
+  const KvDtype dtype_;
   const Weights weights_ = RandomWeights(Config(), 5, 0.2f);
   const std::unique_ptr<cuda::CudaDevice> device_ = *cuda::CudaDevice::Open(0);
   const std::unique_ptr<CudaRunner> runner_ =
       *CudaRunner::Create(weights_, *device_, {.selects = true});
-  SelectedPages pages_{*runner_, GetParam()};
+  SelectedPages pages_;
+};
+
+class CudaRunnerSelectionFormats : public CudaRunnerSelections,
+                                   public testing::WithParamInterface<KvDtype> {
+ protected:
+  CudaRunnerSelectionFormats() : CudaRunnerSelections(GetParam()) {}
 };
 
 double Median(std::vector<double> values) {
@@ -118,7 +128,7 @@ double Median(std::vector<double> values) {
 }
 
 // Of some tokens the last page that is chosen is another one, because activations are rounded.
-TEST_P(CudaRunnerSelections, AreNearThoseOfTheCpu) {
+TEST_P(CudaRunnerSelectionFormats, AreNearThoseOfTheCpu) {
   TransformerRunner cpu(weights_, {}, 512);
   const Logits got = pages_.OneByOne(), want = SelectedPages(cpu, GetParam()).OneByOne();
   const Logits exact = pages_.OneByOne(0);
@@ -133,7 +143,7 @@ TEST_P(CudaRunnerSelections, AreNearThoseOfTheCpu) {
   EXPECT_LT(2 * Median(off), Median(to_exact)) << "attention to all tokens is another answer";
 }
 
-TEST_P(CudaRunnerSelections, ChunksChangeNoBit) {
+TEST_F(CudaRunnerSelections, ChunksChangeNoBit) {
   const Logits one_by_one = pages_.OneByOne();
   pages_.Renew();
   pages_.Step({pages_.PartOf(0, 7)});
@@ -147,7 +157,7 @@ TEST_P(CudaRunnerSelections, ChunksChangeNoBit) {
 }
 
 // Another sequence in the batch, which selects fewer pages, or none.
-TEST_P(CudaRunnerSelections, TheBatchChangesNoBit) {
+TEST_P(CudaRunnerSelectionFormats, TheBatchChangesNoBit) {
   const Logits one_by_one = pages_.OneByOne();
   pages_.Renew();
   SequenceStep other = pages_.PartOf(0, kPromptTokens, 4);
@@ -162,7 +172,7 @@ TEST_P(CudaRunnerSelections, TheBatchChangesNoBit) {
   }
 }
 
-TEST_P(CudaRunnerSelections, AtTheBudgetEveryBitIsExact) {
+TEST_F(CudaRunnerSelections, AtTheBudgetEveryBitIsExact) {
   const Logits exact = pages_.OneByOne(0);
   constexpr int32_t kAll = (kPromptTokens + kMore + kPageTokens - 1) / kPageTokens;
   EXPECT_EQ(pages_.OneByOne(kAll), exact);
@@ -175,10 +185,10 @@ TEST_P(CudaRunnerSelections, AtTheBudgetEveryBitIsExact) {
 
 // Steps of one token for each sequence, some of which select: as graphs, which are used again when
 // the numbers of pages are near.
-TEST_P(CudaRunnerSelections, GraphsChangeNoBit) {
+TEST_F(CudaRunnerSelections, GraphsChangeNoBit) {
   CudaRunner::Options options{.graphs_max = 0, .selects = true};
   const auto plain = *CudaRunner::Create(weights_, *device_, options);
-  SelectedPages without(*plain, GetParam());
+  SelectedPages without(*plain, dtype_);
   ASSERT_TRUE(plain->KeepBounds(without.kv()).ok());
   for (SelectedPages* pages : {&pages_, &without}) {
     SequenceStep other = pages->PartOf(0, kPromptTokens, 4);
@@ -202,7 +212,7 @@ TEST_P(CudaRunnerSelections, GraphsChangeNoBit) {
 }
 
 // Wrong guesses fill a page and are replaced by the right tokens.
-TEST_P(CudaRunnerSelections, WrongGuessesLeaveNothing) {
+TEST_F(CudaRunnerSelections, WrongGuessesLeaveNothing) {
   const Logits one_by_one = pages_.OneByOne();
   pages_.Renew();
   pages_.Step({pages_.PartOf(0, kPromptTokens)});
@@ -221,7 +231,7 @@ TEST_P(CudaRunnerSelections, WrongGuessesLeaveNothing) {
 }
 
 // Other tokens in the same blocks, which were taken anew.
-TEST_P(CudaRunnerSelections, BlocksThatAreTakenAgainHaveBoundsOfTheirOwn) {
+TEST_F(CudaRunnerSelections, BlocksThatAreTakenAgainHaveBoundsOfTheirOwn) {
   const Logits first = pages_.OneByOne();
   const std::vector<uint32_t> tokens = pages_.tokens();
   std::reverse(pages_.tokens().begin(), pages_.tokens().end());
@@ -232,7 +242,7 @@ TEST_P(CudaRunnerSelections, BlocksThatAreTakenAgainHaveBoundsOfTheirOwn) {
   EXPECT_EQ(pages_.OneByOne(), first);
 }
 
-INSTANTIATE_TEST_SUITE_P(Formats, CudaRunnerSelections,
+INSTANTIATE_TEST_SUITE_P(Formats, CudaRunnerSelectionFormats,
                          testing::Values(KvDtype::kBf16, KvDtype::kK3v3),
                          [](const testing::TestParamInfo<KvDtype>& of) {
                            return std::string(KvDtypeName(of.param));

@@ -109,8 +109,8 @@ struct AttentionBlock {
   PENSTOCK_DEVICE AttentionBlock(const AttentionParams& params, AttentionTile work)
       : p(params), tile(work) {
     sequence = p.sequences[tile.sequence];
+    table = p.tables + tile.sequence * p.table_stride;
     kv_head = BlockY();
-    table = p.tables + tile.sequence * p.table_stride + kv_head * p.head_table_stride;
     rows = sequence.rows * p.group;
     warp = ThreadX() >> 5;
     lane = ThreadX() & 31;

@@ -1,4 +1,5 @@
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/device/attention/chosen_attention.h"
 #include "kernels/cuda/device/attention/narrow_attention.cuh"
 #include "kernels/cuda/device/attention/span_attention.h"
 #include "kernels/cuda/device/attention/wide_attention.cuh"
@@ -58,6 +59,11 @@ void Attention(const AttentionParams& params, const AttentionCounts& counts, voi
       return MergeSplits<kValues, kDim, true>(params, counts, stream);
     }
     const bool plain = params.cap_factor == 0 && params.sinks == nullptr;
+    if (params.head_table_stride > 0) {
+      ChosenAttention(params, counts, stream);
+      if (plain) return MergeSplits<kValues, kDim, true>(params, counts, stream);
+      return MergeSplits<kValues, kDim, false>(params, counts, stream);
+    }
     if (plain) return Enqueue<kKeys, kValues, kDim, true>(params, counts, stream);
     Enqueue<kKeys, kValues, kDim, false>(params, counts, stream);
   });
