@@ -31,7 +31,7 @@ TEST_P(GpuEmbeddingTest, AreThoseOfOneProcess) {
                    .prefill_flags = flags,
                    .decode_flags = {flags.begin(), flags.end() - 1},
                    .worker_suffix = "-emulated"});
-  for (const TestRequest& request : MakeRequests(3, 100, local.vocab(), /*seed=*/5)) {
+  for (const TestRequest& request : MakeRequests(2, 80, local.vocab(), /*seed=*/5)) {
     const std::vector<float> expected =
         NormalisedEmbedding(pooling == "lasttoken" ? local.HiddenState(request.prompt)
                                                    : local.MeanHiddenState(request.prompt));

@@ -18,7 +18,7 @@ namespace {
 using std::chrono::seconds;
 using ::testing::HasSubstr;
 
-constexpr int kLongest = 260;  // tokens of a prompt
+constexpr int kLongest = 200;  // tokens of a prompt
 
 std::vector<std::string> OnGpu(const std::vector<std::string>& more = {}) {
   std::vector<std::string> flags = {"--device=cuda:0", "--gpu_memory_utilization=0.036",
@@ -57,7 +57,7 @@ TEST(GpuSelectionTest, AnswersSelectAsInOneProcess) {
   int differ = 0;
   for (const uint32_t tokens : {64u, 100u, 4096u}) {
     const std::string policy = fmt::format("quest:{}", tokens);
-    const TestRequest request = PromptOf(kLongest - 20, local.vocab(), tokens);
+    const TestRequest request = PromptOf(150, local.vocab(), tokens);
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
     EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
@@ -81,7 +81,7 @@ TEST(GpuSelectionTest, SeveralGpusSelectAsInOneProcess) {
   const std::vector<std::string> flags =
       OnGpu({"--tensor_parallel=2", "--nccl_library=" FAKE_NCCL});
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags, .worker_suffix = "-emulated"});
-  const TestRequest request = PromptOf(200, local.vocab(), 470);
+  const TestRequest request = PromptOf(130, local.vocab(), 470);
   for (const char* policy : {"quest:64", "quest:4096"}) {
     const TestAnswer answer = AskFor(cluster, request, policy);
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
@@ -97,16 +97,16 @@ TEST_P(GpuSelectionFormatTest, QuantisedPagesAreSelectedToo) {
   Cluster cluster({.prefill_flags = OnGpu({format}),
                    .decode_flags = OnGpu({format}),
                    .worker_suffix = "-emulated"});
-  const TestRequest request = PromptOf(200, local.vocab(), 430);
+  const TestRequest request = PromptOf(150, local.vocab(), 430);
   const TestAnswer answer = AskFor(cluster, request, "quest:64");
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
   EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:64"));
 }
-INSTANTIATE_TEST_SUITE_P(Formats, GpuSelectionFormatTest, testing::Values("i8", "i4r", "k3v2"));
+INSTANTIATE_TEST_SUITE_P(Formats, GpuSelectionFormatTest, testing::Values("i4r"));
 
 // Batched with each other, with choices, and with guesses.
 TEST(GpuSelectionTest, ManyAtOnceChangeNothing) {
-  constexpr int kRequests = 7;
+  constexpr int kRequests = 6;
   LocalGenerator local(OneProcess());
   Cluster cluster({.prefill_flags = OnGpu({"--random_chunks"}),
                    .decode_flags = OnGpu({"--speculation=ngram", "--random_drafts"}),
@@ -140,9 +140,9 @@ TEST_P(GpuSelectionFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .prefill_flags = OnGpu({"--random_chunks"}),
                    .decode_flags = OnGpu(),
                    .worker_suffix = "-emulated"});
-  const TestRequest request = PromptOf(150, local.vocab(), 460, 140);
+  const TestRequest request = PromptOf(120, local.vocab(), 460, 90);
   const TestAnswer answer = AskDisturbed(
-      cluster, {.signal = GetParam(), .tokens = 40},
+      cluster, {.signal = GetParam(), .tokens = 25},
       [&](const auto& on_tokens) { return AskFor(cluster, request, "quest:72", on_tokens); });
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
   EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:72"));
