@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "tests/contract/fake_nccl/fake_record.h"
+#include "tests/cuda/emulator/hardware_stream.h"
 
 namespace fake_nccl {
 namespace {
@@ -71,6 +72,11 @@ bool Transfer(Comm& comm, std::byte* data, uint64_t size, bool send) {
 
 // The GPU's work.
 
+// The operation's memory, which may be a GPU's.
+std::byte* Seen(const Op& op) {
+  return static_cast<const penstock::cuda::HardwareStream*>(op.stream)->Seen(op.data);
+}
+
 // The receiver tells the sender of a receive that is posted.
 void TellAwaited(Comm& comm, uint64_t size) {
   if (::send(comm.fd, &size, sizeof(size), MSG_NOSIGNAL) != sizeof(size)) comm.failed = true;
@@ -92,7 +98,7 @@ void LaunchToSelf(Comm& comm) {
   for (const Op& op : comm.launching) {
     if (op.send) continue;
     if (sends.empty() || sends.front().size != op.size) return Violate("a receive without a send");
-    std::memcpy(op.data, sends.front().data, op.size);
+    std::memcpy(Seen(op), Seen(sends.front()), op.size);
     sends.pop_front();
   }
   if (!sends.empty()) Violate("a send without a receive");
@@ -138,7 +144,7 @@ bool RunOp(Comm& comm, const Op& op) {
     while (!comm.quit) poll(nullptr, 0, kPollMs);
     return false;
   }
-  return Transfer(comm, op.data, op.size, op.send);
+  return Transfer(comm, Seen(op), op.size, op.send);
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 extern "C" {
 // Forgets calls, violations and faults; every communicator must be gone.
 using FakeNcclReset = void();
-// Injects a fault by its name, from now on; a value of 0 removes it:
+// Injects a fault by its name, from now on; a value of 0 removes it. FAKE_NCCL_FAULT in the
+// environment injects one at the start, as in "error_at=20".
 //   id_fails, init_fails, init_stalls        the next communicators do not open
 //   error_at, stall_at N                     the Nth operation that is enqueued fails, or hangs
 //   finalize_stalls, revoke_stalls           closing

@@ -23,8 +23,19 @@ struct Record {
   std::set<Comm*> open;
   std::vector<std::unique_ptr<Comm>> all;  // never freed: an address means one communicator
 };
+// FAKE_NCCL_FAULT is a fault, as in "error_at=20", that a process has from its start.
+Record* NewRecord() {
+  auto* record = new Record();
+  const char* given = std::getenv("FAKE_NCCL_FAULT");
+  const std::string fault = given == nullptr ? "" : given;
+  const size_t sign = fault.find('=');
+  if (sign != std::string::npos) {
+    record->faults[fault.substr(0, sign)] = std::stoll(fault.substr(sign + 1));
+  }
+  return record;
+}
 Record& record() {
-  static auto* record = new Record();  // Outlives every thread.
+  static auto* record = NewRecord();  // Outlives every thread.
   return *record;
 }
 

@@ -1,10 +1,13 @@
 #include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -12,13 +15,17 @@
 #include "base/mutex.h"
 #include "kernels/cuda/runtime.h"
 #include "tests/cuda/emulator/emulated_memory.h"
-#include "tests/cuda/emulator/emulated_stream.h"
+#include "tests/cuda/emulator/hardware_stream.h"
 
 // Implements runtime.h with emulated devices, whose memory is host memory, so that a sanitizer
 // checks the kernels' accesses. Streams run late: a reader that does not wait finds the old
 // contents. There is one device, or as many as PENSTOCK_EMULATED_GPUS says. As with CUDA, a thread
 // works on the device that it selected; enqueuing on a stream of another device ends the process,
 // and so does work that accesses another device's memory for wires without peer access.
+//
+// Work of a library's own threads, such as NCCL's kernels, blocks what is enqueued on its stream
+// behind it. With PENSTOCK_EMULATED_QUEUES=1 it blocks what is enqueued behind it on any stream of
+// the device, as a kernel may do in a hardware queue that streams share.
 
 namespace penstock::cuda {
 namespace {
@@ -47,7 +54,7 @@ void CheckNotCapturing(const char* what) {
   if (capture.graph != nullptr) PENSTOCK_CHECK_EQ(std::string(what), "something that is captured");
 }
 
-struct Stream : EmulatedStream {
+struct Stream : HardwareStream {
   explicit Stream(int of) : device(of) {}
   void Enqueue(std::function<void()> work) override {
     PENSTOCK_CHECK_EQ(device, selected);
@@ -56,13 +63,28 @@ struct Stream : EmulatedStream {
       return;
     }
     CheckNotCapturing("work on another stream");
-    MutexLock lock(mutex);
-    waiting.push_back(std::move(work));
+    Add({.run = std::move(work)});
   }
+  std::byte* Seen(const void* p) const override { return emulator::SeenByHardware(p); }
+
+  // Work of other threads: so much of a stream's.
+  struct Others {
+    std::shared_ptr<Stream> stream;
+    uint64_t work = 0;
+  };
+  struct Work {
+    std::function<void()> run;
+    uint64_t others = 0;              // of this stream's other work, comes before it
+    std::vector<Others> queued = {};  // comes before it in the queue that all streams share
+  };
+  void Add(Work work);
+  // Runs the work up to `until`, in order, as far as nothing blocks it. The other work that blocks
+  // the next, which has `stream` unless it is this stream's; none: all has run.
+  std::optional<Others> Run(uint64_t until);
 
   const int device;
   Mutex mutex;
-  std::deque<std::function<void()>> waiting GUARDED_BY(mutex);
+  std::deque<Work> waiting GUARDED_BY(mutex);
   uint64_t begun GUARDED_BY(mutex) = 0;  // of all work that was ever in `waiting`
 };
 
@@ -113,15 +135,48 @@ bool IsPinned(const void* p) {
   return byte < after->first + after->second;
 }
 
-// Runs all work up to `until`, in order.
+bool IsOneQueue() { return std::getenv("PENSTOCK_EMULATED_QUEUES") != nullptr; }
+
+void Stream::Add(Work work) {
+  work.others = enqueued;
+  if (IsOneQueue()) {
+    MutexLock lock(devices().mutex);
+    for (const auto& [handle, other] : devices().streams[device]) {
+      const Others others{.stream = other, .work = other->enqueued};
+      if (other.get() != this && other->done < others.work) work.queued.push_back(others);
+    }
+  }
+  MutexLock lock(mutex);
+  waiting.push_back(std::move(work));
+}
+
+std::optional<Stream::Others> Stream::Run(uint64_t until) {
+  MutexLock lock(mutex);
+  while (begun < until) {
+    const Work& next = waiting.front();
+    if (done < next.others) return Others{.stream = nullptr, .work = next.others};
+    for (const Others& others : next.queued) {
+      if (others.stream->done < others.work) return others;
+    }
+    const Work work = std::move(waiting.front());
+    waiting.pop_front();
+    ++begun;
+    const emulator::DeviceAtWork at_work(device);
+    work.run();
+  }
+  return std::nullopt;
+}
+
+// Waits for the work that other threads enqueued on `stream` before `at`. By polling: a library
+// that was loaded at run time may have its own copy of std::atomic's waiters, and wakes only those.
+void WaitUntil(EmulatedStream& stream, uint64_t at) {
+  while (stream.done < at) std::this_thread::sleep_for(std::chrono::microseconds(100));
+}
+
+// Runs all work up to `until`, and waits for what blocks it.
 void RunUntil(Stream& stream, uint64_t until) {
-  MutexLock lock(stream.mutex);
-  while (stream.begun < until) {
-    const auto work = std::move(stream.waiting.front());
-    stream.waiting.pop_front();
-    ++stream.begun;
-    const emulator::DeviceAtWork at_work(stream.device);
-    work();
+  while (const auto blocking = stream.Run(until)) {
+    WaitUntil(blocking->stream == nullptr ? stream : *blocking->stream, blocking->work);
   }
 }
 
@@ -134,11 +189,6 @@ void RunAll(void* stream) {
   if (stream != nullptr) RunUntil(*Of(stream), Enqueued(*Of(stream)));
 }
 
-// Waits for the work that other threads enqueued on `stream` before `at`.
-void WaitUntil(EmulatedStream& stream, uint64_t at) {
-  for (uint64_t done = stream.done; done < at; done = stream.done) stream.done.wait(done);
-}
-
 // As cudaFree: waits for the whole device, so that nothing uses the freed memory. Takes no lock,
 // because the device's work may wait for another device's.
 void RunEverything(int device) {
@@ -147,7 +197,10 @@ void RunEverything(int device) {
     MutexLock lock(devices().mutex);
     streams = devices().streams[device];
   }
-  for (const auto& [stream, unused] : streams) RunAll(stream);
+  for (const auto& [handle, stream] : streams) {
+    RunAll(handle);
+    WaitUntil(*stream, stream->enqueued);
+  }
 }
 
 void* Allocate(size_t bytes) {
@@ -308,8 +361,7 @@ bool EventReached(void* event) {
   CheckNotCapturing("EventReached");
   const auto& recorded = *static_cast<Event*>(event);
   if (recorded.stream == nullptr) return true;
-  RunUntil(*recorded.stream, recorded.work);
-  return recorded.stream->done >= recorded.others;
+  return !recorded.stream->Run(recorded.work) && recorded.stream->done >= recorded.others;
 }
 float MillisecondsBetween(void*, void*) { return 0; }
 
