@@ -45,8 +45,8 @@ class TransferDevice {
   enum class Way { kToDevice, kToHost, kOnDevice };
   virtual absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
                             void* stream) const = 0;
-  // As Copy with kOnDevice, but returns when the copy is enqueued.
-  virtual absl::Status StartCopy(std::byte* to, const std::byte* from, size_t bytes,
+  // As Copy, but returns when the copy is enqueued; host memory must be page-locked.
+  virtual absl::Status StartCopy(Way way, std::byte* to, const std::byte* from, size_t bytes,
                                  void* stream) const = 0;
   // Blocks until all work that any thread enqueued on any stream of the device is complete.
   virtual void Quiesce() const = 0;

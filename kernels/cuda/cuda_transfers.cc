@@ -42,15 +42,16 @@ class CudaTransfers final : public TransferDevice {
   }
   absl::Status Copy(Way way, std::byte* to, const std::byte* from, size_t bytes,
                     void* stream) const override {
+    const absl::Status started = StartCopy(way, to, from, bytes, stream);
+    Synchronize(stream);
+    RETURN_IF_ERROR(started);
+    return TakeStatus("a transfer");
+  }
+  absl::Status StartCopy(Way way, std::byte* to, const std::byte* from, size_t bytes,
+                         void* stream) const override {
     if (way == Way::kToDevice) CopyToDevice(to, from, bytes, stream);
     if (way == Way::kToHost) CopyToHost(to, from, bytes, stream);
     if (way == Way::kOnDevice) CopyOnDevice(to, from, bytes, stream);
-    Synchronize(stream);
-    return TakeStatus("a transfer");
-  }
-  absl::Status StartCopy(std::byte* to, const std::byte* from, size_t bytes,
-                         void* stream) const override {
-    CopyOnDevice(to, from, bytes, stream);
     return TakeStatus("a transfer");
   }
   void Quiesce() const override { SynchronizeDevice(); }

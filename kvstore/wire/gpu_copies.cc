@@ -1,4 +1,4 @@
-#include "kvstore/wire/same_host/gpu_copies.h"
+#include "kvstore/wire/gpu_copies.h"
 
 #include <thread>
 
@@ -17,14 +17,14 @@ GpuCopies::~GpuCopies() {
   if (stream_ != nullptr) gpu_->DestroyStream(stream_);
 }
 
-absl::StatusOr<GpuCopies::Copy> GpuCopies::Start(std::byte* to, const std::byte* from,
-                                                 size_t bytes) {
+absl::StatusOr<GpuCopies::Copy> GpuCopies::Start(TransferDevice::Way way, std::byte* to,
+                                                 const std::byte* from, size_t bytes) {
   if (idle_.empty()) {
     void* const event = gpu_->CreateEvent();
     if (event == nullptr) return ResourceExhausted("the GPU has no event for a copy");
     idle_.push_back(event);
   }
-  RETURN_IF_ERROR(gpu_->StartCopy(to, from, bytes, stream_));
+  RETURN_IF_ERROR(gpu_->StartCopy(way, to, from, bytes, stream_));
   void* const event = idle_.back();
   idle_.pop_back();
   gpu_->RecordEvent(event, stream_);

@@ -7,8 +7,8 @@
 
 namespace penstock {
 
-// The copies that a wire's receiving side makes on its GPU, on a stream of their own. The loop's
-// thread starts them and polls. On that thread; copies must have ended before it is destroyed.
+// The copies that a wire makes on its GPU, on a stream of their own. One thread, which has selected
+// the GPU, starts them and polls. Copies must have ended before it is destroyed.
 class GpuCopies {
  public:
   // RESOURCE_EXHAUSTED when the device has no stream left.
@@ -22,7 +22,13 @@ class GpuCopies {
   using Copy = void*;
 
   // Starts a copy within GPU memory, from this GPU or from an import.
-  absl::StatusOr<Copy> Start(std::byte* to, const std::byte* from, size_t bytes);
+  absl::StatusOr<Copy> Start(std::byte* to, const std::byte* from, size_t bytes) {
+    return Start(TransferDevice::Way::kOnDevice, to, from, bytes);
+  }
+  // Starts a copy to page-locked host memory.
+  absl::StatusOr<Copy> StartToHost(std::byte* to, const std::byte* from, size_t bytes) {
+    return Start(TransferDevice::Way::kToHost, to, from, bytes);
+  }
   // True when it is complete. Never waits.
   absl::StatusOr<bool> Ended(Copy copy) const { return gpu_->Reached(copy); }
   // Waits for it.
@@ -38,6 +44,8 @@ class GpuCopies {
 
  private:
   explicit GpuCopies(std::shared_ptr<const TransferDevice> gpu) : gpu_(std::move(gpu)) {}
+  absl::StatusOr<Copy> Start(TransferDevice::Way way, std::byte* to, const std::byte* from,
+                             size_t bytes);
 
   const std::shared_ptr<const TransferDevice> gpu_;
   void* stream_ = nullptr;

@@ -48,7 +48,8 @@ class WireReceiver {
   }
   // All bytes of the payload are at the announced destination.
   virtual void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) = 0;
-  // The message will never be complete. The wire no longer writes to `target`.
+  // The message will never be complete at `target`, to which the wire no longer writes. A lane may
+  // have announced it again meanwhile, to land elsewhere.
   virtual void OnLost(std::span<const std::byte> header, std::byte* target) = 0;
 };
 
@@ -67,7 +68,9 @@ class WireLane {
   virtual absl::Status Put(std::span<const std::byte> header, std::span<const std::byte> payload,
                            std::function<void(absl::Status)> done) = 0;
   // True when PutFromDevice may be called now, with payloads in the GPU's memory. The answer can
-  // become stale: PutFromDevice then ends with UNAVAILABLE, and the lane stays open. Any thread.
+  // become stale: PutFromDevice then ends with UNAVAILABLE, and the lane stays open. The payload's
+  // allocation outlives the wire, because a copy of a Put that was given up may still read it, in
+  // vain. Any thread.
   virtual bool TakesDeviceMemory() const { return false; }
   virtual absl::Status PutFromDevice(std::span<const std::byte> /*header*/,
                                      std::span<const std::byte> /*payload*/,

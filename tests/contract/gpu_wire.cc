@@ -9,7 +9,6 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
-#include "kvstore/wire/host/host_wire.h"
 #include "tests/contract/wire_support.h"
 #include "tests/cuda/emulator/emulated_memory.h"
 #include "tests/support/wait_until.h"
@@ -57,11 +56,11 @@ Arena& Incoming() {
 
 class GpuReceiver final : public WireReceiver {
  public:
-  explicit GpuReceiver(WireReceiver& user) : user_(user) {}
+  GpuReceiver(WireReceiver& user, bool may_use_host) : user_(user), may_use_host_(may_use_host) {}
 
   // An empty payload is in no memory.
   absl::StatusOr<std::byte*> OnAnnounced(std::span<const std::byte> header, size_t size) override {
-    EXPECT_EQ(size, 0u) << "a message in host memory";
+    EXPECT_TRUE(size == 0 || may_use_host_) << "a message in host memory";
     return user_.OnAnnounced(header, size);
   }
   absl::StatusOr<WireTarget> OnAnnouncedAnywhere(std::span<const std::byte> header,
@@ -72,7 +71,7 @@ class GpuReceiver final : public WireReceiver {
     return WireTarget{.data = target, .memory = MemoryKind::kDevice};
   }
   void OnLanded(std::span<const std::byte> header, std::span<std::byte> payload) override {
-    if (payload.empty()) return user_.OnLanded(header, payload);
+    if (!places_.contains(payload.data())) return user_.OnLanded(header, payload);
     std::byte* const place = places_.extract(payload.data()).mapped();
     std::memcpy(place, cuda::emulator::SeenByHardware(payload.data()), payload.size());
     Incoming().GiveBack(payload.data());
@@ -86,6 +85,7 @@ class GpuReceiver final : public WireReceiver {
 
  private:
   WireReceiver& user_;
+  const bool may_use_host_;
   std::map<std::byte*, std::byte*> places_;  // the user's, by the GPU's; on the wire's thread
 };
 
@@ -116,11 +116,13 @@ class GpuLane final : public WireLane {
 
 class GpuWire final : public Wire {
  public:
-  explicit GpuWire(WireReceiver& user) : receiver_(user) {}
-  absl::Status Open(const WireLimits& limits) {
-    ASSIGN_OR_RETURN(
-        wire_, MakeHostWire({.lanes = "shm", .limits = limits, .same_host_gpu = EmulatedGpu()},
-                            receiver_));
+  // A lane whose NCCL fails, as when the peer dies, uses host memory from then on.
+  GpuWire(WireReceiver& user, bool nccl) : receiver_(user, /*may_use_host=*/nccl) {}
+  absl::Status Open(HostWireOptions options) {
+    const bool nccl = options.lanes == "nccl";
+    (nccl ? options.gpu : options.same_host_gpu) = EmulatedGpu();
+    ASSIGN_OR_RETURN(wire_, MakeHostWire(options, receiver_));
+    if (nccl) wire_ = Elsewhere(std::move(wire_));
     return absl::OkStatus();
   }
   std::string address() const override { return wire_->address(); }
@@ -139,9 +141,9 @@ class GpuWire final : public Wire {
 
 }  // namespace
 
-std::unique_ptr<Wire> MakeGpuWire(WireReceiver& receiver, const WireLimits& limits) {
-  auto wire = std::make_unique<GpuWire>(receiver);
-  const absl::Status opened = wire->Open(limits);
+std::unique_ptr<Wire> MakeGpuWire(WireReceiver& receiver, HostWireOptions options) {
+  auto wire = std::make_unique<GpuWire>(receiver, options.lanes == "nccl");
+  const absl::Status opened = wire->Open(std::move(options));
   EXPECT_TRUE(opened.ok()) << opened;
   return wire;
 }

@@ -8,6 +8,8 @@
 
 #include <cstring>
 
+#include "tests/contract/wire_support.h"
+
 namespace penstock {
 namespace {
 
@@ -17,13 +19,19 @@ constexpr size_t kSlotBytes = 100;
 struct FakeChannel final : NcclChannel {
   explicit FakeChannel(Events given) : events(std::move(given)) {}
   std::byte* slot(size_t index) override { return memory.data() + index * kSlotBytes; }
-  void Post(size_t slot, size_t bytes) override { posts.push_back({slot, bytes}); }
+  void Post(const Piece& piece) override {
+    posts.push_back({piece.slot, piece.bytes});
+    pieces.push_back(piece);
+  }
   void Stop(bool) override { stopped = true; }
   void PeerStopped() override {}
+  void WhenQuiet(std::function<void()> call) override { call(); }
+  void Read(std::span<const std::byte>, OnRead) override {}
 
   Events events;
   std::vector<std::byte> memory = std::vector<std::byte>(kSlots * kSlotBytes);
   std::vector<std::pair<size_t, size_t>> posts;  // slot, bytes
+  std::vector<Piece> pieces;                     // those posted
   bool stopped = false;
 };
 
@@ -85,10 +93,10 @@ TEST_F(NcclReceivingTest, PutsPiecesTogetherInTheOrderOfTheirPosts) {
   const auto second = Bytes(60);
   std::vector<std::byte> first_target(250);
   std::vector<std::byte> second_target(60);
-  receiving_.Receive(7, first_target.data(), 250);
+  receiving_.Receive(7, {.data = first_target.data()}, 250);
   EXPECT_TRUE(context_.channel->posts.empty());  // Not ready.
   context_.channel->events.on_ready();
-  receiving_.Receive(8, second_target.data(), 60);
+  receiving_.Receive(8, {.data = second_target.data()}, 60);
   EXPECT_EQ(context_.channel->posts.size(), kSlots);
   EXPECT_TRUE(told_.empty());  // Enqueued it is when the channel says so.
   Posted();
@@ -109,6 +117,22 @@ TEST_F(NcclReceivingTest, PutsPiecesTogetherInTheOrderOfTheirPosts) {
                                           IsPiece(7u, 200u, 50u), IsPiece(8u, 0u, 60u)));
 }
 
+// The channel copies what is to land in GPU memory; nobody else touches it.
+TEST_F(NcclReceivingTest, NamesTheGpuMemoryWherePiecesLand) {
+  std::byte* const target = EmulatedGpu()->AllocateForWires(150);
+  context_.channel->events.on_ready();
+  receiving_.Receive(7, {.data = target, .memory = MemoryKind::kDevice}, 150);
+  Posted();
+  Posted();
+  const auto& pieces = context_.channel->pieces;
+  ASSERT_EQ(pieces.size(), 2u);
+  EXPECT_EQ(pieces[0].to, target);
+  EXPECT_EQ(pieces[1].to, target + 100);
+  for (const auto& piece : pieces) context_.channel->events.on_moved(piece.slot);
+  EXPECT_THAT(received_, testing::ElementsAre(7));
+  EmulatedGpu()->FreeForWires(target, 150);
+}
+
 class NcclSendingTest : public testing::Test {
  protected:
   FakeContext context_;
@@ -117,10 +141,11 @@ class NcclSendingTest : public testing::Test {
                        {.on_id = [](const std::string&) {},
                         .on_ready = [] {},
                         .on_failed = [](const absl::Status&) {},
-                        .payload = [this](uint64_t message) -> std::span<const std::byte> {
+                        .payload = [this](uint64_t message) -> WirePayload {
                           if (message != 5) return {};
-                          return payload_;
+                          return {.bytes = payload_, .memory = memory_};
                         }}};
+  MemoryKind memory_ = MemoryKind::kHost;
 };
 
 TEST_F(NcclSendingTest, CopiesAPieceWhenASlotIsFree) {
@@ -138,6 +163,14 @@ TEST_F(NcclSendingTest, CopiesAPieceWhenASlotIsFree) {
   EXPECT_FALSE(sending_.Waiting(5));
   ASSERT_EQ(channel.posts.size(), kSlots + 1);
   EXPECT_EQ(std::memcmp(channel.slot(channel.posts[kSlots].first), payload_.data() + 200, 100), 0);
+}
+
+TEST_F(NcclSendingTest, LeavesTheCopyOfGpuMemoryToTheChannel) {
+  memory_ = MemoryKind::kDevice;
+  ASSERT_TRUE(sending_.Send({.message = 5, .offset = 250, .size = 100}).ok());
+  ASSERT_EQ(context_.channel->pieces.size(), 1u);
+  EXPECT_EQ(context_.channel->pieces[0].from, payload_.data() + 250);
+  EXPECT_EQ(context_.channel->memory, std::vector<std::byte>(kSlots * kSlotBytes));
 }
 
 TEST_F(NcclSendingTest, RefusesWhatNoReceiverAsksFor) {

@@ -208,7 +208,8 @@ TEST_P(WireKill, NothingIsLeftInTheFileSystem) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Lanes, WireKill,
-                         testing::Values("shm", "shm-gpu", "tcp", "sealed", "ucx", "nccl"),
+                         testing::Values("shm", "shm-gpu", "tcp", "sealed", "ucx", "nccl",
+                                         "nccl-gpu"),
                          [](const auto& param) {
                            std::string name = param.param;
                            std::ranges::replace(name, '-', '_');

@@ -4,11 +4,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/log/log.h"
 #include "kvstore/wire/host/host_wire.h"
 #include "kvstore/wire/net/address.h"
+#include "tests/contract/device_receiver.h"
 #include "tests/contract/wire_support.h"
 #include "tests/support/captured_output.h"
+#include "tests/support/environment.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -20,15 +24,18 @@ using std::chrono::milliseconds;
 struct NcclCase {
   std::string library = FAKE_NCCL;
   NcclTimes times = {};
+  size_t slot_bytes = 2 * kMiB;
 };
 
-absl::StatusOr<std::unique_ptr<Wire>> Make(WireReceiver& receiver, const NcclCase& given = {}) {
-  return MakeHostWire({.listen = "127.0.0.1",
-                       .lanes = "nccl",
-                       .limits = {},
-                       .gpu = EmulatedGpu(),
-                       .nccl = {.library = given.library, .times = given.times}},
-                      receiver);
+absl::StatusOr<std::unique_ptr<Wire>> Make(WireReceiver& receiver, const NcclCase& given = {},
+                                           int gpu = 0) {
+  return MakeHostWire(
+      {.listen = "127.0.0.1",
+       .lanes = "nccl",
+       .limits = {},
+       .gpu = EmulatedGpu(gpu),
+       .nccl = {.library = given.library, .times = given.times, .slot_bytes = given.slot_bytes}},
+      receiver);
 }
 
 // Two wires that take each other to be on two hosts, and a lane from one to the other.
@@ -278,6 +285,180 @@ TEST_F(NcclWireTest, SaysWhatIsWrongAtTheStart) {
   fake_.Inject("version", 30000);
   expect(options, "NCCL 3.0.0");
 }
+
+// Payloads in the memory of one GPU, which the CPU cannot touch, to a receiver with another one.
+struct DeviceCase {
+  bool lands_on_gpu = true;
+  bool one_queue = false;  // copies wait for all NCCL's operations that were enqueued before
+};
+class NcclDeviceTest : public NcclWireTest, public testing::WithParamInterface<DeviceCase> {
+ protected:
+  static constexpr size_t kMessages = 16, kBytes = DeviceReceiver::kPlaceBytes;
+
+  NcclDeviceTest() {
+    if (GetParam().one_queue) queues_.emplace("PENSTOCK_EMULATED_QUEUES", "1");
+  }
+  void TearDown() override {
+    NcclWireTest::TearDown();
+    ExpectSound();
+  }
+  ~NcclDeviceTest() override {
+    gpu_->Select();
+    gpu_->FreeForWires(slabs_, kMessages * kBytes);
+  }
+  void Connect(const NcclTimes& times = {}) {
+    const NcclCase given{.times = times, .slot_bytes = kMiB / 4};
+    auto target = Make(landing_, given, /*gpu=*/1);
+    auto source = Make(nobody_, given);
+    ASSERT_TRUE(target.ok() && source.ok()) << target.status() << source.status();
+    target_ = Elsewhere(*std::move(target));
+    source_ = *std::move(source);
+    EXPECT_TRUE(source_->TakesDeviceMemory());
+    auto lane = source_->Connect(target_->address(), 10'000);
+    ASSERT_TRUE(lane.ok()) << lane.status();
+    lane_ = *std::move(lane);
+    ASSERT_TRUE(WaitForTransport("nccl"));
+    EXPECT_TRUE(lane_->TakesDeviceMemory());
+  }
+  // Puts messages of these sizes from the GPU, all at once. The memory of one that has ended is
+  // overwritten, as the next slab there would.
+  void Put(const std::vector<size_t>& sizes) {
+    ASSERT_LE(sizes.size(), kMessages);
+    messages_.clear();
+    waiting_.Change([&] { ends_.clear(); });
+    for (const size_t size : sizes) messages_.push_back(MakeMessage(++sent_, size));
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      std::byte* const data = slabs_ + i * kBytes;
+      std::ranges::copy(messages_[i].payload, cuda::emulator::SeenByHardware(data));
+      const auto done = [this, data](const absl::Status& status) {
+        std::fill_n(cuda::emulator::SeenByHardware(data), kBytes, std::byte{0xdd});
+        waiting_.Change([&] { ends_.push_back(status); });
+      };
+      ASSERT_TRUE(lane_->PutFromDevice(messages_[i].header.bytes(), {data, sizes[i]}, done).ok());
+    }
+  }
+  // How many of them have ended so, after all have.
+  size_t WaitEnded(absl::StatusCode code) {
+    EXPECT_TRUE(waiting_.Wait([&] { return ends_.size() == messages_.size(); }));
+    return static_cast<size_t>(
+        std::ranges::count_if(ends_, [&](const absl::Status& end) { return end.code() == code; }));
+  }
+  void ExpectCarries(const std::vector<size_t>& sizes) {
+    Put(sizes);
+    EXPECT_EQ(WaitEnded(absl::StatusCode::kOk), sizes.size());
+    EXPECT_TRUE(landing_.WaitLanded(static_cast<int>(sent_)));
+    ExpectSound();
+  }
+  void ExpectSound() {
+    EXPECT_EQ(landing_.Read(&DeviceReceiver::torn), 0);
+    EXPECT_EQ(landing_.WrittenLate(), 0);
+  }
+
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "2"};
+  std::optional<ScopedEnvironment> queues_;
+  DeviceReceiver landing_{GetParam().lands_on_gpu, /*index=*/1};
+  const std::shared_ptr<const TransferDevice> gpu_ = EmulatedGpu();
+  std::byte* const slabs_ = gpu_->AllocateForWires(kMessages * kBytes);
+  uint64_t sent_ = 0;
+  std::vector<TestMessage> messages_;
+  Waiting waiting_;
+  std::vector<absl::Status> ends_;
+};
+
+TEST_P(NcclDeviceTest, PayloadsGoFromGpuToGpu) {
+  Connect();
+  ExpectCarries(std::vector<size_t>(kMessages, 900'000));
+  EXPECT_EQ(fake_.Count("ncclSend"), 4 * static_cast<int64_t>(kMessages));
+  ExpectCarries({0, 1, 4096, 5000, 65'535});
+  EXPECT_EQ(fake_.Count("ncclSend"), 4 * static_cast<int64_t>(kMessages) + 4);
+  const int on_device = landing_.Read(&DeviceReceiver::on_device);
+  EXPECT_EQ(on_device, GetParam().lands_on_gpu ? static_cast<int>(kMessages) + 4 : 0);
+  // From the host's memory, too.
+  TestSender sender;
+  ASSERT_TRUE(sender.Put(*lane_, MakeMessage(++sent_, 700'000)).ok());
+  ASSERT_TRUE(sender.WaitDone(1));
+  EXPECT_EQ(sender.count(absl::StatusCode::kOk), 1u);
+  EXPECT_TRUE(landing_.WaitLanded(static_cast<int>(sent_)));
+  EXPECT_EQ(fake_.Count("ncclSend"), 4 * static_cast<int64_t>(kMessages) + 7);
+  EXPECT_EQ(landing_.Read(&DeviceReceiver::lost), 0);
+  ExpectSound();
+}
+
+// No Put fails, and no copy that waited behind NCCL's operations writes where another slab is.
+TEST_P(NcclDeviceTest, TheLinkDeliversWhatNcclDoesNot) {
+  for (const std::string fault : {"error_at", "stall_at"}) {
+    for (const int64_t at : {1, 6, 11, 30}) {
+      SCOPED_TRACE(fault + " " + std::to_string(at));
+      fake_.Reset();
+      Connect({.move = milliseconds(300)});
+      fake_.Inject(fault.c_str(), at);
+      const CapturedOutput log(STDERR_FILENO);
+      ExpectCarries(std::vector<size_t>(kMessages, 900'000));
+      ASSERT_TRUE(WaitForTransport("tcp"));
+      EXPECT_FALSE(lane_->TakesDeviceMemory());
+      ExpectCarries({900'000, 0, 100});  // As by a sender that does not know it yet.
+      CloseAll();
+      EXPECT_TRUE(log.WaitFor("nccl_lane_failed", 2)) << log.text();
+      EXPECT_EQ(fake_.Count("ncclCommRevoke"), 2);
+      fake_.ExpectClean();
+      ExpectSound();
+    }
+  }
+}
+
+TEST_P(NcclDeviceTest, ClosingEndsWhatWasPostedAndNeverCame) {
+  const CapturedOutput log(STDERR_FILENO);
+  Connect({.move = std::chrono::seconds(20)});
+  fake_.Inject("stall_at", 7);
+  Put(std::vector<size_t>(4, 900'000));
+  ASSERT_TRUE(WaitUntil([&] { return fake_.Count("ncclRecv") >= 4; }));
+  lane_.reset();
+  EXPECT_EQ(WaitEnded(absl::StatusCode::kCancelled) + WaitEnded(absl::StatusCode::kOk), 4u);
+  EXPECT_TRUE(landing_.WaitEnded());
+  ExpectSound();
+  CloseAll();
+  EXPECT_EQ(fake_.Count("ncclCommAbort"), 0);
+  EXPECT_EQ(log.Count("nccl_not_aborted"), 0) << log.text();
+}
+
+TEST_P(NcclDeviceTest, PeersThatGoLeaveNothingHalf) {
+  const CapturedOutput log(STDERR_FILENO);
+  Connect({.move = std::chrono::seconds(20)});
+  fake_.Inject("stall_at", 7);
+  Put(std::vector<size_t>(4, 900'000));
+  ASSERT_TRUE(WaitUntil([&] { return fake_.Count("ncclRecv") >= 4; }));
+  target_.reset();
+  EXPECT_EQ(WaitEnded(absl::StatusCode::kUnavailable) + WaitEnded(absl::StatusCode::kOk), 4u);
+  EXPECT_TRUE(landing_.WaitEnded());
+  CloseAll();
+  EXPECT_EQ(log.Count("nccl_not_aborted"), 0) << log.text();
+}
+
+TEST_P(NcclDeviceTest, DoesNotHangWhereAnAbortDoes) {
+  Connect({.move = milliseconds(200), .close = milliseconds(20)});
+  fake_.Inject("stall_at", 1);
+  fake_.Inject("revoke_stalls", 1);
+  fake_.Inject("abort_takes_ms", 4'000);
+  Put(std::vector<size_t>(4, 900'000));
+  ASSERT_TRUE(WaitForTransport("tcp"));
+  const auto began = std::chrono::steady_clock::now();
+  CloseAll();
+  // Each wire's 4 x 20 ms and a second of grace.
+  EXPECT_LT(std::chrono::steady_clock::now() - began, milliseconds(3'700));
+  EXPECT_GT(fake_.Open(), 0);
+  EXPECT_EQ(WaitEnded(absl::StatusCode::kCancelled), 4u);
+  EXPECT_TRUE(landing_.WaitEnded());
+  EXPECT_TRUE(WaitUntil([&] { return fake_.Open() == 0; }));
+}
+
+INSTANTIATE_TEST_SUITE_P(Receivers, NcclDeviceTest,
+                         testing::Values(DeviceCase{}, DeviceCase{.one_queue = true},
+                                         DeviceCase{.lands_on_gpu = false},
+                                         DeviceCase{.lands_on_gpu = false, .one_queue = true}),
+                         [](const auto& of) {
+                           return std::string(of.param.lands_on_gpu ? "WithGpu" : "WithoutGpu") +
+                                  (of.param.one_queue ? "OneQueue" : "");
+                         });
 
 // On a machine that has NVIDIA's library and no GPU, it says so instead of hanging.
 TEST(RealNccl, LoadsAndNamesItsVersion) {

@@ -283,9 +283,9 @@ class SlowGpu final : public TransferDevice {
                     void* stream) const override {
     return gpu_->Copy(way, to, from, bytes, stream);
   }
-  absl::Status StartCopy(std::byte* to, const std::byte* from, size_t bytes,
+  absl::Status StartCopy(Way way, std::byte* to, const std::byte* from, size_t bytes,
                          void* stream) const override {
-    return gpu_->StartCopy(to, from, bytes, stream);
+    return gpu_->StartCopy(way, to, from, bytes, stream);
   }
   void Quiesce() const override { gpu_->Quiesce(); }
 

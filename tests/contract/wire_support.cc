@@ -247,8 +247,8 @@ std::vector<std::thread::id> TestSender::threads() {
   return copy;
 }
 
-std::shared_ptr<const TransferDevice> EmulatedGpu() {
-  auto device = cuda::CudaDevice::Open(0);
+std::shared_ptr<const TransferDevice> EmulatedGpu(int index) {
+  auto device = cuda::CudaDevice::Open(index);
   EXPECT_TRUE(device.ok()) << device.status();
   return cuda::MakeTransferDevice(**device);
 }
@@ -324,15 +324,16 @@ std::vector<WireKind> AllWireKinds() {
                               return MakeLoopbackWire(*hub, receiver, limits);
                             };
                           }};
-  WireKind nccl = HostKind("nccl");
-  nccl.expect_clean = [] { FakeNccl().ExpectClean(); };
+  WireKind nccl = HostKind("nccl"), nccl_gpu = HostKind("nccl-gpu");
+  nccl.expect_clean = nccl_gpu.expect_clean = [] { FakeNccl().ExpectClean(); };
   return {loopback,
           HostKind("shm"),
           HostKind("shm-gpu"),
           HostKind("tcp"),
           HostKind("sealed"),
           HostKind("ucx"),
-          nccl};
+          nccl,
+          nccl_gpu};
 }
 
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
@@ -341,7 +342,12 @@ std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire) {
 
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits) {
-  if (lanes == "shm-gpu") return MakeGpuWire(receiver, limits);
+  if (lanes == "shm-gpu") return MakeGpuWire(receiver, {.lanes = "shm", .limits = limits});
+  if (lanes == "nccl-gpu") {
+    return MakeGpuWire(
+        receiver,
+        {.listen = "127.0.0.1", .lanes = "nccl", .limits = limits, .nccl = {.library = FAKE_NCCL}});
+  }
   HostWireOptions options{.listen = "127.0.0.1", .lanes = lanes, .limits = limits};
   if (lanes == "sealed") {
     options.lanes = "tcp";
@@ -365,6 +371,7 @@ absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireR
 std::string TransportOf(const std::string& lanes) {
   if (lanes == "shm") return "shared memory";
   if (lanes == "shm-gpu") return "shared memory, from GPU memory";
+  if (lanes == "nccl-gpu") return "nccl, from GPU memory";
   if (lanes == "sealed") return "tcp, sealed";
   return lanes == "ucx" ? "tcp" : lanes;
 }

@@ -127,9 +127,9 @@ struct WireKind {
 std::vector<WireKind> AllWireKinds();
 
 // A wire with the lanes "auto", "tcp", "sealed" (TCP between members), "shm", "shm-gpu"
-// (MakeGpuWire), "ucx" (over TCP), or "nccl": that is NCCL's fake on the emulated GPU. With "ucx"
-// and "nccl", wires take each other to be on two hosts; with "nccl", lanes are given out when NCCL
-// is ready.
+// or "nccl-gpu" (MakeGpuWire), "ucx" (over TCP), or "nccl": that is NCCL's fake on the emulated
+// GPU. With "ucx" and "nccl", wires take each other to be on two hosts; with "nccl", lanes are
+// given out when NCCL is ready.
 absl::StatusOr<std::unique_ptr<Wire>> MakeTestWire(const std::string& lanes, WireReceiver& receiver,
                                                    const WireLimits& limits = {});
 absl::StatusOr<std::unique_ptr<Wire>> MakeUcxWire(HostWireOptions options, WireReceiver& receiver);
@@ -138,8 +138,8 @@ std::string TransportOf(const std::string& lanes);
 // A member of one cluster, in this process and in those that it starts.
 std::shared_ptr<TlsIdentity> TestIdentity();
 
-// The one GPU that there is.
-std::shared_ptr<const TransferDevice> EmulatedGpu();
+// A GPU; there is one, or as many as PENSTOCK_EMULATED_GPUS says. Selects it.
+std::shared_ptr<const TransferDevice> EmulatedGpu(int index = 0);
 // The same wire, as if it were on another host: peers find no shared memory.
 std::unique_ptr<Wire> Elsewhere(std::unique_ptr<Wire> wire);
 // Controls the fake NCCL and reads its records; `library` is FAKE_NCCL or FAKE_NCCL_OLD.

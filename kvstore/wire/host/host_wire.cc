@@ -68,7 +68,7 @@ class HostWire final : public Wire {
   absl::StatusOr<std::unique_ptr<WireLane>> Connect(const std::string& address,
                                                     int64_t timeout_ms) override;
   bool TakesDeviceMemory() const override {
-    return same_host_gpu_.device != nullptr ||
+    return same_host_gpu_.device != nullptr || nccl_ != nullptr ||
            (network_ != nullptr && network_->TakesDeviceMemory());
   }
 

@@ -35,9 +35,9 @@ struct HostWireOptions {
   // to this process's memory.
   bool network_trusted = false;
   WireLimits limits;
-  // The GPU through which NCCL moves bytes, and whose memory payloads between hosts may use when
-  // UCX can access it (Wire::TakesDeviceMemory). With "nccl", pieces pass through host memory
-  // instead. Other lanes between hosts use host memory only.
+  // The GPU through which NCCL moves bytes, and whose memory payloads between hosts may use with
+  // NCCL, or when UCX can access it (Wire::TakesDeviceMemory). Other lanes between hosts use host
+  // memory only.
   std::shared_ptr<const TransferDevice> gpu = nullptr;
   // The GPU whose memory payloads within this host may use when the peer's GPU reaches it; null:
   // they use host memory only.

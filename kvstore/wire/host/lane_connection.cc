@@ -122,7 +122,9 @@ void LaneConnection::SendLinkWelcome() {
 
 void LaneConnection::Put(const WirePacket& announcement, Transfer transfer) {
   PENSTOCK_CHECK(!closing_);
-  if (transfer.payload.memory == MemoryKind::kDevice && !TakesDeviceMemory()) {
+  const bool on_device = transfer.payload.memory == MemoryKind::kDevice;
+  const bool nccl_failed = nccl_sending_ != nullptr && nccl_stopped_;
+  if (on_device && !TakesDeviceMemory() && !nccl_failed) {
     shared_.budget.Give(transfer.payload.bytes.size());
     return transfer.done(
         Unavailable("the lane no longer sends from GPU memory; send from host memory"));
@@ -132,14 +134,21 @@ void LaneConnection::Put(const WirePacket& announcement, Transfer transfer) {
   outgoing.packet = announcement;
   outgoing.packet.id = id;
   outgoing.transfer = std::move(transfer);
-  const WirePayload& payload = outgoing.transfer.payload;
   outgoing.by_nccl =
-      nccl_ready_ && payload.bytes.size() >= kNcclPayloadMin && payload.memory == MemoryKind::kHost;
-  const auto way = outgoing.by_nccl ? WirePacket::Way::kNccl : WirePacket::Way::kLink;
-  outgoing.packet.code = static_cast<uint32_t>(way);
+      nccl_ready_ && outgoing.transfer.payload.bytes.size() >= (on_device ? 1 : kNcclPayloadMin);
+  if (outgoing.by_nccl) return Announce(id, WirePacket::Way::kNccl, WirePayload());
+  SendByLink(id, WirePacket::Way::kLink);
+}
+
+// `payload`: what the link sends with the announcement.
+void LaneConnection::Announce(uint64_t id, WirePacket::Way way, const WirePayload& payload) {
+  Outgoing& outgoing = outgoing_.at(id);
   ++outgoing.sends;
-  link_->Send(Bytes(outgoing.packet), outgoing.by_nccl ? WirePayload() : payload,
-              [this, id](const absl::Status& status) { OnSent(id, status); });
+  // The link reads the header until the send has ended.
+  const auto held = std::make_shared<WirePacket>(outgoing.packet);
+  held->code = static_cast<uint32_t>(way);
+  link_->Send(Bytes(*held), payload,
+              [this, id, held](const absl::Status& status) { OnSent(id, status); });
 }
 
 void LaneConnection::OnSent(uint64_t id, const absl::Status& status) {
@@ -228,7 +237,7 @@ void LaneConnection::ReceiveWaiting() {
 }
 
 void LaneConnection::Receive(Incoming incoming) {
-  const auto target = Announce(incoming);
+  const auto target = TargetOf(incoming);
   if (!target.ok()) {
     link_->Drop(incoming.arrival);
     return SendEnded(incoming.packet.id,
@@ -239,10 +248,11 @@ void LaneConnection::Receive(Incoming incoming) {
   Fetch(std::move(incoming));
 }
 
-absl::StatusOr<WireTarget> LaneConnection::Announce(const Incoming& incoming) {
+absl::StatusOr<WireTarget> LaneConnection::TargetOf(const Incoming& incoming) {
   const auto header = incoming.packet.TextBytes();
   const size_t size = incoming.packet.size;
-  if (device_ready_ && incoming.arrival.rendezvous != 0) {
+  const bool by_nccl = incoming.by_nccl && !nccl_stopped_;
+  if (by_nccl || (device_ready_ && incoming.arrival.rendezvous != 0)) {
     return shared_.receiver.OnAnnouncedAnywhere(header, size);
   }
   ASSIGN_OR_RETURN(std::byte* const target, shared_.receiver.OnAnnounced(header, size));

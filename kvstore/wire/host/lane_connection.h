@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kvstore/wire/host/nccl_halves.h"
 #include "kvstore/wire/net/device_probe.h"
@@ -25,9 +26,10 @@ namespace penstock {
 // the link. The connection of the handshake stays open: its end of file tells at once that the peer
 // is gone. On the loop's thread.
 //
-// When both ends have NCCL, it carries the payloads of large messages once its communicator is
-// open. Nothing waits for that; the link carries everything else, and everything if NCCL fails:
-// pending messages are then announced again.
+// When both ends have NCCL, it carries the payloads of large messages, and all that are in GPU
+// memory, once its communicator is open; each end uses its own kind of memory. Nothing waits for
+// that; the link carries everything else, and everything if NCCL fails: pending messages are then
+// announced again, from host memory and to host memory.
 //
 // When the link can access GPU memory, payloads may be sent from it or land in it after a
 // DeviceProbe has arrived intact. Each end decides for its own memory.
@@ -73,16 +75,17 @@ class LaneConnection {
   bool established() const { return established_; }
   std::string transport() const { return link_ ? link_->Transport() : "no link"; }
   // Any thread. True when payloads may be in GPU memory; otherwise a Put from there ends with
-  // UNAVAILABLE.
-  bool TakesDeviceMemory() const { return device_ready_; }
+  // UNAVAILABLE, unless NCCL was ready before.
+  bool TakesDeviceMemory() const { return device_ready_ || nccl_ready_; }
   // Any thread. True when large messages go by NCCL.
   bool nccl_ready() const { return nccl_ready_; }
 
  private:
   struct Outgoing {
-    WirePacket packet;  // the link reads it until the send has ended
+    WirePacket packet;
     Transfer transfer;
-    int sends = 0;  // sends that the link has not ended
+    std::vector<std::byte> host_copy = {};  // of a payload in GPU memory, for the link
+    int sends = 0;                          // sends that the link has not ended
     bool by_nccl = false;
     bool answered = false;
     absl::Status answer;
@@ -106,11 +109,12 @@ class LaneConnection {
   bool TakePacket(const WirePacket& packet, const WireLink::Arrival& arrival);
   bool OnEnded(const WirePacket& packet);
   bool OnAnnounced(const WirePacket& packet, WireLink::Arrival& arrival);
+  void Announce(uint64_t id, WirePacket::Way way, const WirePayload& payload);
   void OnSent(uint64_t id, const absl::Status& status);
   void EndIfOver(uint64_t id);
   void ReceiveWaiting();
   void Receive(Incoming incoming);
-  absl::StatusOr<WireTarget> Announce(const Incoming& incoming);
+  absl::StatusOr<WireTarget> TargetOf(const Incoming& incoming);
   void Fetch(Incoming incoming);
   void OnReceived(const Incoming& incoming, const absl::Status& status);
   void SendPacket(const WirePacket& packet);
@@ -128,7 +132,10 @@ class LaneConnection {
   // Defined in lane_nccl.cc.
   void StartNccl();
   void SendNcclOpen(const std::string& id);
-  std::span<const std::byte> NcclPayload(uint64_t id) const;
+  WirePayload NcclPayload(uint64_t id) const;
+  void SendByLink(uint64_t id, WirePacket::Way way);
+  void OnReadForLink(uint64_t id, WirePacket::Way way,
+                     absl::StatusOr<std::vector<std::byte>> bytes);
   bool OpenNccl(const WireLink::Arrival& arrival);
   bool OnNcclPosted(const WirePacket& packet);
   void ReceiveByNccl(Incoming incoming);
@@ -136,7 +143,7 @@ class LaneConnection {
   bool OnResentByLink(const WirePacket& packet, WireLink::Arrival& arrival);
   void StopNccl(const absl::Status& why);
   bool OnNcclStop(const WirePacket& packet);
-  void ResendByLink(uint64_t id, Outgoing& outgoing);
+  void LoseWhenQuiet(const Incoming& incoming);
   void CloseNccl();
 
   const Shared shared_;

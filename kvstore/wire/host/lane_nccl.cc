@@ -29,10 +29,40 @@ void LaneConnection::SendNcclOpen(const std::string& id) {
               [this, held](const absl::Status& status) { BreakUnless(status); });
 }
 
-std::span<const std::byte> LaneConnection::NcclPayload(uint64_t id) const {
+WirePayload LaneConnection::NcclPayload(uint64_t id) const {
   const auto found = outgoing_.find(id);
   if (found == outgoing_.end() || !found->second.by_nccl || found->second.answered) return {};
-  return found->second.transfer.payload.bytes;
+  return found->second.transfer.payload;
+}
+
+// The link of a lane that has NCCL sends from host memory only. A payload in GPU memory that it is
+// to send, since NCCL has failed, is read first.
+void LaneConnection::SendByLink(uint64_t id, WirePacket::Way way) {
+  Outgoing& outgoing = outgoing_.at(id);
+  outgoing.by_nccl = false;
+  const WirePayload& payload = outgoing.transfer.payload;
+  if (payload.bytes.empty()) return Announce(id, way, WirePayload());
+  if (payload.memory == MemoryKind::kHost || device_ready_) return Announce(id, way, payload);
+  nccl_sending_->Read(payload.bytes, [this, id, way](absl::StatusOr<std::vector<std::byte>> bytes) {
+    OnReadForLink(id, way, std::move(bytes));
+  });
+}
+
+void LaneConnection::OnReadForLink(uint64_t id, WirePacket::Way way,
+                                   absl::StatusOr<std::vector<std::byte>> bytes) {
+  const auto found = outgoing_.find(id);
+  if (found == outgoing_.end()) return;  // NCCL had delivered it, or the lane is closed.
+  if (bytes.ok()) {
+    found->second.host_copy = *std::move(bytes);
+    return Announce(id, way, {.bytes = found->second.host_copy});
+  }
+  const absl::Status status =
+      Unavailable("the payload cannot be read from GPU memory: {}", Message(bytes.status()));
+  // The peer still waits for what was announced.
+  if (way == WirePacket::Way::kLinkAfterNccl) return BreakUnless(status);
+  found->second.answered = true;
+  found->second.answer = status;
+  EndIfOver(id);
 }
 
 // Called on a peer's connection.
@@ -70,7 +100,7 @@ void LaneConnection::ReceiveByNccl(Incoming incoming) {
   const uint64_t id = incoming.packet.id;
   const Incoming& kept = by_nccl_[id] = std::move(incoming);
   if (nccl_stopped_) return;  // The link delivers it instead.
-  nccl_receiving_->Receive(id, kept.target.data, kept.packet.size);
+  nccl_receiving_->Receive(id, kept.target, kept.packet.size);
 }
 
 void LaneConnection::OnNcclReceived(uint64_t id) {
@@ -80,8 +110,9 @@ void LaneConnection::OnNcclReceived(uint64_t id) {
   ReceiveWaiting();
 }
 
-// Announces again a message that NCCL was to carry. It may have arrived just before the peer
-// stopped.
+// Receives a message that was announced again because NCCL was to carry it. It may have arrived
+// just before the peer stopped. The link does not reach GPU memory, where a copy may be under way
+// besides: a message that was to land there gets another target, in host memory.
 bool LaneConnection::OnResentByLink(const WirePacket& packet, WireLink::Arrival& arrival) {
   if (!nccl_stopped_) return false;
   for (Incoming& waiting : waiting_) {
@@ -101,9 +132,24 @@ bool LaneConnection::OnResentByLink(const WirePacket& packet, WireLink::Arrival&
   by_nccl_.erase(found);
   --receiving_;
   incoming.arrival = std::move(arrival);
-  Fetch(std::move(incoming));
+  incoming.by_nccl = false;
+  if (incoming.target.memory == MemoryKind::kDevice) {
+    LoseWhenQuiet(incoming);
+    Receive(std::move(incoming));
+  } else {
+    Fetch(std::move(incoming));
+  }
   ReceiveWaiting();
   return true;
+}
+
+// Reports a message as lost when the GPU no longer writes to its target. This connection may be
+// gone by then.
+void LaneConnection::LoseWhenQuiet(const Incoming& incoming) {
+  nccl_receiving_->WhenQuiet(
+      [&receiver = shared_.receiver, packet = incoming.packet, target = incoming.target.data] {
+        receiver.OnLost(packet.TextBytes(), target);
+      });
 }
 
 bool LaneConnection::OnNcclStop(const WirePacket& packet) {
@@ -131,17 +177,8 @@ void LaneConnection::StopNccl(const absl::Status& why) {
   stop.SetText(Message(why));
   SendPacket(stop);
   for (auto& [id, outgoing] : outgoing_) {
-    if (outgoing.by_nccl && !outgoing.answered) ResendByLink(id, outgoing);
+    if (outgoing.by_nccl && !outgoing.answered) SendByLink(id, WirePacket::Way::kLinkAfterNccl);
   }
-}
-
-void LaneConnection::ResendByLink(uint64_t id, Outgoing& outgoing) {
-  outgoing.by_nccl = false;
-  const auto held = std::make_shared<WirePacket>(outgoing.packet);
-  held->code = static_cast<uint32_t>(WirePacket::Way::kLinkAfterNccl);
-  ++outgoing.sends;
-  link_->Send(std::as_bytes(std::span(held.get(), 1)), outgoing.transfer.payload,
-              [this, id, held](const absl::Status& status) { OnSent(id, status); });
 }
 
 // Messages that NCCL has not delivered are lost. The peer stops when its handshake socket closes.
@@ -155,7 +192,11 @@ void LaneConnection::CloseNccl() {
     half->PeerStopped();
   }
   for (const auto& [id, incoming] : std::exchange(by_nccl_, {})) {
-    shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target.data);
+    if (incoming.target.memory == MemoryKind::kDevice) {
+      LoseWhenQuiet(incoming);
+    } else {
+      shared_.receiver.OnLost(incoming.packet.TextBytes(), incoming.target.data);
+    }
   }
 }
 

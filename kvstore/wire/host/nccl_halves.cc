@@ -34,7 +34,7 @@ NcclSending::NcclSending(NcclContext& context, Events events)
 }
 
 absl::Status NcclSending::Send(const NcclPiece& piece) {
-  const size_t size = events_.payload(piece.message).size();
+  const size_t size = events_.payload(piece.message).bytes.size();
   if (pieces_.size() >= kWaitingHalvesMax || piece.size == 0 || piece.size > slot_bytes_ ||
       piece.offset > size || piece.size > size - piece.offset) {
     return InvalidArgument("a piece of {} bytes at {} of a message of {}", piece.size, piece.offset,
@@ -56,9 +56,11 @@ void NcclSending::SendWaiting() {
     pieces_.pop_front();
     const size_t slot = free_.back();
     free_.pop_back();
-    const auto bytes = events_.payload(piece.message).subspan(piece.offset, piece.size);
-    std::memcpy(channel_->slot(slot), bytes.data(), bytes.size());
-    channel_->Post(slot, bytes.size());
+    const WirePayload payload = events_.payload(piece.message);
+    const std::byte* const from = payload.bytes.data() + piece.offset;
+    const bool on_device = payload.memory == MemoryKind::kDevice;
+    if (!on_device) std::memcpy(channel_->slot(slot), from, piece.size);
+    channel_->Post({.slot = slot, .bytes = piece.size, .from = on_device ? from : nullptr});
   }
 }
 
@@ -76,7 +78,7 @@ NcclReceiving::NcclReceiving(NcclContext& context, const std::string& id, Events
            .on_failed = events_.on_failed});
 }
 
-void NcclReceiving::Receive(uint64_t message, std::byte* target, size_t size) {
+void NcclReceiving::Receive(uint64_t message, const WireTarget& target, size_t size) {
   PENSTOCK_CHECK_GT(size, 0u);
   messages_.push_back({.id = message, .target = target, .size = size});
   PostNext();
@@ -91,8 +93,11 @@ void NcclReceiving::PostNext() {
       const size_t slot = free_.back();
       free_.pop_back();
       pieces_.push_back({.message = message.id, .offset = message.posted, .size = bytes});
+      const bool on_device = message.target.memory == MemoryKind::kDevice;
+      channel_->Post({.slot = slot,
+                      .bytes = bytes,
+                      .to = on_device ? message.target.data + message.posted : nullptr});
       message.posted += bytes;
-      channel_->Post(slot, bytes);
     }
   }
 }
@@ -104,7 +109,9 @@ void NcclReceiving::OnMoved(size_t slot) {
   pieces_.pop_front();
   --announced_;
   Message& message = messages_.front();
-  std::memcpy(message.target + piece.offset, channel_->slot(slot), piece.size);
+  if (message.target.memory == MemoryKind::kHost) {
+    std::memcpy(message.target.data + piece.offset, channel_->slot(slot), piece.size);
+  }
   message.received += piece.size;
   free_.push_back(slot);
   const bool whole = message.received == message.size;

@@ -7,16 +7,19 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "kvstore/wire/nccl/nccl_channel.h"
+#include "kvstore/wire/wire.h"
 
 namespace penstock {
 
-// Transfers a lane's large messages with NCCL, in pieces that pass through slots of page-locked
-// memory. The receiver posts a receive, announces it over the lane's UCX link, and only then the
-// sender sends. NCCL therefore never writes into a message's destination, and a posted piece that
-// never arrives does no harm. On the loop's thread.
+// Transfers a lane's large messages with NCCL, in pieces that pass through slots, of page-locked
+// host memory or of GPU memory, whichever has the payload at this end. The receiver posts a
+// receive, announces it over the lane's link, and only then the sender sends. NCCL therefore never
+// writes into a message's destination, and a posted piece that never arrives does no harm. On the
+// loop's thread.
 
 // A piece of a message for which a receive is posted.
 struct NcclPiece {
@@ -51,8 +54,8 @@ class NcclSending : public NcclHalf {
     std::function<void(const std::string& id)> on_id;  // to be sent to the peer's NcclReceiving
     std::function<void()> on_ready;
     std::function<void(absl::Status)> on_failed;  // the caller must call Stop
-    // The bytes of a message that is being sent.
-    std::function<std::span<const std::byte>(uint64_t message)> payload;
+    // The payload of a message that is being sent.
+    std::function<WirePayload(uint64_t message)> payload;
   };
 
   NcclSending(NcclContext& context, Events events);
@@ -61,6 +64,10 @@ class NcclSending : public NcclHalf {
   // until Waiting(message) is false.
   absl::Status Send(const NcclPiece& piece);
   bool Waiting(uint64_t message) const;
+  // After Stop: NcclChannel::Read.
+  void Read(std::span<const std::byte> from, NcclChannel::OnRead done) {
+    channel_->Read(from, std::move(done));
+  }
 
  private:
   void SendWaiting();
@@ -78,14 +85,17 @@ class NcclReceiving : public NcclHalf {
 
   NcclReceiving(NcclContext& context, const std::string& id, Events events);
 
-  // May be called at any time; messages are received in order. After on_received or Stop, nothing
-  // is written to `target`.
-  void Receive(uint64_t message, std::byte* target, size_t size);
+  // May be called at any time; messages are received in order. Nothing is written to `target` after
+  // on_received, or, if that was not called, after Stop in host memory and after WhenQuiet in GPU
+  // memory.
+  void Receive(uint64_t message, const WireTarget& target, size_t size);
+  // After Stop: NcclChannel::WhenQuiet.
+  void WhenQuiet(std::function<void()> call) { channel_->WhenQuiet(std::move(call)); }
 
  private:
   struct Message {
     uint64_t id = 0;
-    std::byte* target = nullptr;
+    WireTarget target;
     size_t size = 0;
     size_t posted = 0;
     size_t received = 0;

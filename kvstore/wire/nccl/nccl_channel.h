@@ -2,7 +2,9 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "kvstore/wire/loop.h"
 #include "kvstore/wire/nccl/nccl_communicator.h"
@@ -17,15 +19,28 @@ namespace penstock {
 struct NcclOptions {
   std::string library = "libnccl.so.2";
   NcclTimes times;
-  // Page-locked memory at each end of a lane, through which the pieces of messages pass.
+  // Slots at each end of a lane, through which the pieces of messages pass: so many in page-locked
+  // host memory, and as many in GPU memory.
   size_t slot_bytes = size_t{2} << 20;
   size_t slots = 4;
 };
 
-// One end of a communicator, used from the loop's thread. NCCL is called on a thread of the
-// channel's own, so the loop never waits for NCCL.
+// One end of a communicator, used from the loop's thread. NCCL and the GPU are called on a thread
+// of the channel's own, so the loop never waits for them.
 class NcclChannel {
  public:
+  // A piece of a message. One in host memory passes through slot(slot), which the caller fills
+  // before Post, or empties after on_moved. One in GPU memory passes through that slot's
+  // counterpart there, from and to which the channel copies.
+  struct Piece {
+    size_t slot = 0;
+    size_t bytes = 0;                 // at most NcclOptions::slot_bytes
+    const std::byte* from = nullptr;  // sender's end: the GPU memory that has it
+    std::byte* to = nullptr;          // receiver's end: the GPU memory where it is to be
+    bool on_device() const { return from != nullptr || to != nullptr; }
+  };
+  using OnRead = std::function<void(absl::StatusOr<std::vector<std::byte>> bytes)>;
+
   struct Events {
     // Sender's end: the communicator's id, of nccl::UniqueId's size. The peer opens the receiver's
     // end with it.
@@ -33,7 +48,8 @@ class NcclChannel {
     std::function<void()> on_ready;
     // Receiver's end: the oldest unreported post is enqueued; the other end may send it now.
     std::function<void(size_t slot)> on_posted;
-    // The bytes have arrived or were sent; the slot is free again.
+    // The bytes were sent, or have arrived: in host memory at slot(slot), in GPU memory where they
+    // are to be. The slot is free when the event returns.
     std::function<void(size_t slot)> on_moved;
     // Called at most once, as the last event.
     std::function<void(absl::Status)> on_failed;
@@ -44,10 +60,12 @@ class NcclChannel {
   NcclChannel& operator=(const NcclChannel&) = delete;
   virtual ~NcclChannel() = default;  // acts like Stop(false) and PeerStopped()
 
-  // The memory of a slot; valid from on_ready until Stop.
+  // The host memory of a slot; valid from on_ready until Stop.
   virtual std::byte* slot(size_t index) = 0;
-  // Sends or receives the first `bytes` bytes of a free slot, which is in use until on_moved.
-  virtual void Post(size_t slot, size_t bytes) = 0;
+  // Sends or receives a piece by a free slot, which is in use until on_moved. After Stop, GPU
+  // memory of a sender's piece may still be read, in vain; that of a receiver's piece may still be
+  // written to until WhenQuiet.
+  virtual void Post(const Piece& piece) = 0;
 
   // Stops posting; no event follows. The communicator is closed when the other end has stopped too,
   // or after NcclTimes::close: aborting while the peer still posts would leave the peer with
@@ -55,6 +73,14 @@ class NcclChannel {
   // true, it stays true.
   virtual void Stop(bool failed) = 0;
   virtual void PeerStopped() = 0;
+  // After Stop: calls `call` on the loop's thread when no piece is copied to GPU memory any more.
+  // This is within some NcclTimes::close, but if NCCL or the GPU never ends its work, when the
+  // context is destroyed. Also called after the channel is destroyed.
+  virtual void WhenQuiet(std::function<void()> call) = 0;
+  // After Stop: copies GPU memory to host memory when the communicator has ended, and calls `done`
+  // on the loop's thread, unless the channel is destroyed first. UNAVAILABLE or DEADLINE_EXCEEDED
+  // if NCCL or the GPU does not end its work; `done` is not called while an abort does not return.
+  virtual void Read(std::span<const std::byte> from, OnRead done) = 0;
 };
 
 // A wire's access to NCCL. On the loop's thread unless stated otherwise.

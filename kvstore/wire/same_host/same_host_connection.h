@@ -6,10 +6,10 @@
 #include <functional>
 #include <optional>
 
+#include "kvstore/wire/gpu_copies.h"
 #include "kvstore/wire/loop.h"
 #include "kvstore/wire/net/device_probe.h"
 #include "kvstore/wire/net/packet_socket.h"
-#include "kvstore/wire/same_host/gpu_copies.h"
 #include "kvstore/wire/same_host/gpu_imports.h"
 #include "kvstore/wire/wire.h"
 
