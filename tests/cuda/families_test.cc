@@ -402,15 +402,15 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
   EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
 }
 
-// Centred keys with the means of another layer.
+// Centred keys whose means are those of other dimensions, in layers with and without RoPE.
 TEST(CudaFamily, StartUpFindsOtherMeansOfKeys) {
-  const ModelConfig llama = DescriptionOf("llama");
+  const ModelConfig smollm = DescriptionOf("smollm3");
   const KvPageFormat format{.dtype = KvDtype::kI8, .span = 64, .centred = true};
   EXPECT_EQ(StartUpWith(
-                llama, [](Weights&) {}, format),
+                smollm, [](Weights&) {}, format),
             "");
   const auto turn = [](Weights& weights) { std::ranges::reverse(weights.layers[1].key_means); };
-  EXPECT_NE(StartUpWith(llama, turn, format), "");
+  EXPECT_NE(StartUpWith(smollm, turn, format), "");
 }
 
 // The numbers of experts of real models, with sizes that the check makes small.
