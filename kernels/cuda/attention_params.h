@@ -108,6 +108,10 @@ struct AttentionParams {
   int32_t span = 0;
   KvPlanes recent = {};
   const uint32_t* recent_tables = nullptr;  // page ids in `recent`, as `tables`
+  // With centred keys (KvPageFormat), which need a span: the score of a key in `kv` is the sum of
+  // the row's query times the key and its centre query times the position's angles.
+  const Bf16* centre_queries = nullptr;  // as `queries`; null: keys are whole
+  const Bf16* angles = nullptr;          // of all positions, by AngleAt
 };
 
 // A sequence has more than one split only if its table has room for it.

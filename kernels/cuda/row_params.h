@@ -104,6 +104,11 @@ struct RopeAppendParams {
   // With a span (KvPageFormat), the second copy of each row, in bf16: rotated where `kv` is.
   KvPlanes recent = {};                   // `layer` null: there is none
   const int64_t* recent_slots = nullptr;  // [rows], in the pages of `recent`
+  // With centred keys (KvPageFormat), which need a span: the first copy of a key is without the
+  // mean of its KV head, rotated to the token's position. The product of a query with the mean at a
+  // position is a sum of that position's cosines and sines; centre queries are the factors.
+  const float* key_means = nullptr;  // [kv_heads][head_dim], before rotation; null: keys are whole
+  Bf16* centre_queries = nullptr;    // [rows][heads][head_dim]
 };
 
 // output = the sum of the product's slices times `factor`, and then cap * tanh(output / cap) if

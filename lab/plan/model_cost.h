@@ -29,7 +29,8 @@ struct ModelCost {
   double attention_flops_a_pair = 0;  // in one layer, for each (token, earlier token) pair
   std::vector<WindowedLayers> windows;
   KvLayout layout;  // resident, as workers lay it out
-  // The memory of PositionAngles (kernels/attention.h), which only workers with centred keys have.
+  // The memory of PositionAngles (kernels/attention.h), or of the same angles on a GPU, which only
+  // workers with centred keys have.
   uint64_t angle_bytes = 0;
 
   uint64_t weight_bytes() const {  // in memory

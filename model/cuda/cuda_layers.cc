@@ -125,6 +125,7 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   const StepAngles& angles = step.angles[static_cast<size_t>(config.RopeOf(layer))];
   if (w.latents.has_value()) return AppendLatents(layer, angles, step);
   const bool each = config.qk_norm == QkNorm::kHead, spans = step.kv.layout.span > 0;
+  const bool centred = step.centre_queries != nullptr;
   const int32_t stored = step.StoredLayer(layer);
   cuda::RopeAppend({.product = Qkv(w, rows),
                     .cosines = step.At<float>(angles.cosines),
@@ -139,7 +140,9 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
                     .kv = cuda::PlanesOf(step.kv, stored),
                     .slots = step.SlotsOf(stored),
                     .recent = spans ? cuda::PlanesOf(step.kv, stored + 1) : cuda::KvPlanes(),
-                    .recent_slots = spans ? step.SlotsOf(stored + 1) : nullptr},
+                    .recent_slots = spans ? step.SlotsOf(stored + 1) : nullptr,
+                    .key_means = centred ? parts_.centre->MeansOf(layer) : nullptr,
+                    .centre_queries = step.centre_queries},
                    parts_.stream);
 }
 
@@ -174,11 +177,18 @@ void CudaLayers::KeepLastRows(CudaStep& step) const {
                     .from = from,
                     .width = parts_.config.hidden},
                    rows, parts_.stream);
-  cuda::GatherRows({.input = s.queries.as<uint32_t>(),
-                    .output = s.last_queries.as<uint32_t>(),
-                    .from = from,
-                    .width = static_cast<int32_t>(QueryWidth(parts_.config) / 2)},
-                   rows, parts_.stream);
+  const auto gather_queries = [&](const Bf16* all, Bf16* last) {
+    cuda::GatherRows({.input = reinterpret_cast<const uint32_t*>(all),
+                      .output = reinterpret_cast<uint32_t*>(last),
+                      .from = from,
+                      .width = static_cast<int32_t>(QueryWidth(parts_.config) / 2)},
+                     rows, parts_.stream);
+  };
+  gather_queries(s.queries.as<Bf16>(), s.last_queries.as<Bf16>());
+  if (step.centre_queries != nullptr) {
+    gather_queries(step.centre_queries, parts_.centre->last_queries());
+    step.centre_queries = parts_.centre->last_queries();
+  }
   step.attention = &step.batch.last;
   step.attention_at = &step.last_at;
   step.selected = &step.batch.last_selected;
@@ -194,6 +204,7 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
   const CudaScratch& s = parts_.scratch;
   const int64_t width = int64_t{config.heads} * config.head_dim;
   const int32_t stored = step.StoredLayer(layer), span = step.kv.layout.span;
+  const bool centred = step.centre_queries != nullptr;
   const auto tables_of = [&](int32_t copy) {
     return step.At<uint32_t>(step.InRows(copy) ? at.row_tables : at.tables);
   };
@@ -217,7 +228,9 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
           .sinks = parts_.weights.layers[layer].sinks.as<float>(),
           .span = span,
           .recent = span > 0 ? cuda::PlanesOf(step.kv, stored + 1) : cuda::KvPlanes(),
-          .recent_tables = span > 0 ? tables_of(stored + 1) : nullptr};
+          .recent_tables = span > 0 ? tables_of(stored + 1) : nullptr,
+          .centre_queries = step.centre_queries,
+          .angles = centred ? parts_.centre->AnglesOf(config.RopeOf(layer)) : nullptr};
 }
 
 void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {

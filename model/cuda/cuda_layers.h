@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/products.h"
 #include "kernels/cuda/row_params.h"
+#include "model/cuda/centred/device_centre.h"
 #include "model/cuda/cuda_scratch.h"
 #include "model/cuda/cuda_step.h"
 #include "model/cuda/latents/latent_pass.h"
@@ -24,7 +25,8 @@ class CudaLayers {
     const cuda::Products& products;
     ProductExchange* exchange = nullptr;  // null: this GPU has the whole model
     void* stream = nullptr;
-    PageSelector* selector = nullptr;  // null: no row chooses pages
+    PageSelector* selector = nullptr;      // null: no row chooses pages
+    const DeviceCentre* centre = nullptr;  // null: no pages have centred keys
     // Of attention that the library computes (CudaAttention::prompts), without a window and tables.
     cuda::library::PrefillShape prompts = {};
   };

@@ -78,12 +78,11 @@ std::string_view PartWithoutSpans(const ModelConfig& config) {
 absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config) {
   if (format.span == 0) return absl::OkStatus();
   const std::string_view part = PartWithoutSpans(config);
-  if (part.empty() && !format.centred) return absl::OkStatus();
+  if (part.empty()) return absl::OkStatus();
   return FailedPrecondition(
       "kv_format is {}, and {} has {}, with which pages on GPUs have no spans; use {}, or "
       "--device=cpu",
-      KvPageFormatName(format), config.architecture, part.empty() ? "centred keys" : part,
-      KvDtypeName(format.dtype));
+      KvPageFormatName(format), config.architecture, part, KvDtypeName(format.dtype));
 }
 
 std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format, cuda::InputOrder order) {

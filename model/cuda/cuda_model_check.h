@@ -15,7 +15,7 @@ namespace penstock {
 absl::Status CheckCudaModel(const ModelConfig& config, int ranks = 1);
 
 // Returns FAILED_PRECONDITION that names the part of `config` for which GPUs have no pages in a
-// format with a span or with centred keys; OK for other formats.
+// format with a span; OK for other formats.
 absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config);
 
 // The form in which GPUs hold the codes of a format, for products that add up inputs in `order`.

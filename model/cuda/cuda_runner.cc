@@ -70,6 +70,10 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
                                             options.max_step_tokens));
   if (options.evicts) RETURN_IF_ERROR(runner->AllocateEvictions());
+  if (!weights.layers[0].key_means.empty() && options.exchange == nullptr) {
+    ASSIGN_OR_RETURN(runner->centre_,
+                     DeviceCentre::Create(weights, options.max_step_tokens, device.stream()));
+  }
   return runner;
 }
 
@@ -132,6 +136,7 @@ CudaLayers CudaRunner::layers() {
                      .exchange = options_.exchange,
                      .stream = device_.stream(),
                      .selector = selector_.get(),
+                     .centre = centre_.get(),
                      .prompts = prompts()});
 }
 
@@ -146,6 +151,9 @@ absl::Status CudaRunner::CheckSpans(const KvPageFormat& format) const {
   if (options_.exchange != nullptr) {
     return InvalidArgument("kv.layout is {}, and pages on several GPUs have no spans",
                            KvPageFormatName(format));
+  }
+  if (format.centred && centre_ == nullptr) {
+    return InvalidArgument("kv.layout has centred keys, and the weights have no means of keys");
   }
   return CheckCudaSpans(format, config_);
 }
@@ -284,6 +292,7 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   step.selected_at = &step.all_selected_at;
   step.residual = s.residual.as<float>();
   step.queries = s.queries.as<Bf16>();
+  step.centre_queries = args.kv.layout.centred ? centre_->queries() : nullptr;
   return absl::OkStatus();
 }
 

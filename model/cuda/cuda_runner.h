@@ -103,6 +103,7 @@ class CudaRunner final : public ModelRunner {
   std::unique_ptr<CudaEvictor> evictor_;       // null: no evictions
   std::unique_ptr<ObservedQueries> observed_;  // likewise
   std::unique_ptr<PageSelector> selector_;     // null: no selections
+  std::unique_ptr<DeviceCentre> centre_;       // null: the weights have no means of keys
 };
 
 }  // namespace penstock

@@ -55,6 +55,7 @@ struct CudaStep {
   cuda::Product to_add;  // what the residual still lacks of the layer before; no slices: nothing
   const float* to_add_norm = nullptr;  // of to_add, as NormParams::product_norm
   Bf16* queries = nullptr;
+  Bf16* centre_queries = nullptr;  // null: the pages have whole keys
 };
 
 }  // namespace penstock

@@ -287,6 +287,19 @@ Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixFo
   return weights;
 }
 
+void AddRandomMeans(Weights& weights) {
+  const ModelConfig& config = weights.config;
+  const auto size = static_cast<size_t>(config.kv_heads) * static_cast<size_t>(config.head_dim);
+  KeyMeans means;
+  for (int32_t layer = 0; layer < config.layers; ++layer) {
+    std::vector<float>& values = means.layers.emplace_back(size);
+    for (size_t i = 0; i < size; ++i) {
+      values[i] = static_cast<float>((i * 29 + i / 5 + static_cast<size_t>(layer)) % 23) / 11 - 1;
+    }
+  }
+  weights.SetKeyMeans(std::move(means));
+}
+
 double Deviation(std::span<const float> got, std::span<const float> want) {
   PENSTOCK_CHECK_EQ(got.size(), want.size());
   double error = 0, reference = 0;

@@ -25,6 +25,10 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 // row's softmax, so that a runner which leaves them out is found out. Choices of experts are clear.
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms = {});
 
+// Gives small weights means of keys, as large as keys, so that a runner which leaves them out, or
+// rotates them otherwise, is found out.
+void AddRandomMeans(Weights& weights);
+
 // Changes random weights so that rounding changes no choice of experts, as it does where a score is
 // just above another one: two good runners would then compute different things. Experts form groups
 // of as many as a token uses. A token's embedding has the number of a group in the signs of its

@@ -39,8 +39,7 @@ absl::StatusOr<std::unique_ptr<ExpertCache>> OpenExperts(
 
 absl::Status AddKeyMeans(const std::string& directory, LoadedModel& model) {
   ASSIGN_OR_RETURN(KeyMeans means, KeyMeans::Load(directory, model.weights.config));
-  const uint64_t parts[] = {model.fingerprint, means.Hash()};
-  model.fingerprint = XXH3_64bits(parts, sizeof(parts));
+  model.fingerprint = FingerprintWithMeans(model.fingerprint, means.Hash());
   model.weights.SetKeyMeans(std::move(means));
   return absl::OkStatus();
 }
@@ -137,6 +136,11 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
 
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes) {
   const uint64_t parts[] = {checkpoint.layout_fingerprint(), hashes};
+  return XXH3_64bits(parts, sizeof(parts));
+}
+
+uint64_t FingerprintWithMeans(uint64_t fingerprint, uint64_t means) {
+  const uint64_t parts[] = {fingerprint, means};
   return XXH3_64bits(parts, sizeof(parts));
 }
 

@@ -55,7 +55,9 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
 // The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
 // (HashOf).
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes);
-// LoadedModel::fingerprint, from that.
+// LoadedModel::fingerprint without means of keys, from that.
 uint64_t FingerprintOf(const Weights& weights, uint64_t checkpoint);
+// The same with means whose hash (KeyMeans::Hash) is `means`.
+uint64_t FingerprintWithMeans(uint64_t fingerprint, uint64_t means);
 
 }  // namespace penstock

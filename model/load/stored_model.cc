@@ -1,23 +1,32 @@
 #include "model/load/stored_model.h"
 
+#include <utility>
+
 #include "base/mapped_file.h"
 #include "kernels/cpu/thread_pool.h"
+#include "model/checkpoint/key_means.h"
 #include "model/load/checkpoint_source.h"
 #include "model/load/load_model.h"
 
 namespace penstock {
 
 absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string& directory,
-                                                               WeightPolicy policy, int threads) {
+                                                               const Options& options) {
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
-  std::unique_ptr<StoredModel> model(new StoredModel(std::move(checkpoint), threads));
+  std::unique_ptr<StoredModel> model(new StoredModel(std::move(checkpoint), options.threads));
   const CheckpointSource source(model->checkpoint_);
-  auto weights = StoreWeights(model->checkpoint_.config(), source, FormsOf(policy));
+  const ModelConfig& config = model->checkpoint_.config();
+  auto weights = StoreWeights(config, source, FormsOf(options.policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   model->weights_ = *std::move(weights);
-  RETURN_IF_ERROR(source.CheckAllUsed(model->checkpoint_.config()));
+  RETURN_IF_ERROR(source.CheckAllUsed(config));
+  if (options.key_means) {
+    ASSIGN_OR_RETURN(KeyMeans means, KeyMeans::Load(directory, config));
+    model->means_hash_ = means.Hash();
+    model->weights_.SetKeyMeans(std::move(means));
+  }
   model->used_ = source.used();
-  model->hashes_ = std::make_unique<TensorHashes>(model->used_, threads);
+  model->hashes_ = std::make_unique<TensorHashes>(model->used_, options.threads);
   return model;
 }
 
@@ -30,7 +39,8 @@ StoredModel::~StoredModel() {
 }
 
 uint64_t StoredModel::Fingerprint() {
-  return FingerprintOf(weights_, ModelFingerprint(checkpoint_, hashes_->Sum()));
+  const uint64_t plain = FingerprintOf(weights_, ModelFingerprint(checkpoint_, hashes_->Sum()));
+  return means_hash_ ? FingerprintWithMeans(plain, *means_hash_) : plain;
 }
 
 }  // namespace penstock

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,10 +20,15 @@ namespace penstock {
 // thread may read the weights.
 class StoredModel {
  public:
-  // Checks the files as LoadModel does, and starts `threads` threads that hash them, which also
-  // reads them from disk. Errors are those of LoadModel.
+  struct Options {
+    WeightPolicy policy = WeightPolicy::kCheckpoint;
+    bool key_means = false;  // loads the means of keys, too, as LoadOptions
+    int threads = 1;
+  };
+  // Checks the files as LoadModel does, and starts Options::threads threads that hash them, which
+  // also reads them from disk. Errors are those of LoadModel.
   static absl::StatusOr<std::unique_ptr<StoredModel>> Open(const std::string& directory,
-                                                           WeightPolicy policy, int threads);
+                                                           const Options& options);
   ~StoredModel();
   StoredModel(const StoredModel&) = delete;
   StoredModel& operator=(const StoredModel&) = delete;
@@ -40,6 +46,7 @@ class StoredModel {
   Weights weights_;
   std::vector<NamedBytes> used_;
   std::unique_ptr<TensorHashes> hashes_;
+  std::optional<uint64_t> means_hash_;  // of the means of keys, if loaded
 };
 
 }  // namespace penstock

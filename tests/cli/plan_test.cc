@@ -122,7 +122,9 @@ TEST(PlanCommand, AFlagHasItsChoices) {
   EXPECT_EQ(RunPlan(kTiny, {"--tensor-parallel", "3"}).exit_code, 64);
   EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "int8"}).exit_code, 64);
   EXPECT_THAT(RunPlan(kTiny, {"--kv-format", "i8+100"}).error, HasSubstr("a multiple of 64"));
-  EXPECT_EQ(RunPlan(kTiny, {"--kv-format", "k3v3+128", "--hardware", "h200"}).exit_code, 0);
+  for (const char* format : {"k3v3+128", "k3v3c+128"}) {
+    EXPECT_EQ(RunPlan(kTiny, {"--kv-format", format, "--hardware", "h200"}).exit_code, 0);
+  }
   EXPECT_THAT(
       RunPlan(kTiny, {"--kv-format", "k3v3+128", "--hardware", "h200", "--tensor-parallel", "2"})
           .error,

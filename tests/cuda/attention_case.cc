@@ -4,6 +4,7 @@
 #include <limits>
 #include <numeric>
 
+#include "kernels/cuda/angle_order.h"
 #include "kernels/cuda/attention.h"
 #include "tests/kernels/kv_row_oracle.h"
 
@@ -29,6 +30,40 @@ struct Queries {
   int64_t width;
   std::vector<Bf16> host;
   std::unique_ptr<DeviceArray<Bf16>> device, output;
+};
+
+// The centre queries of a case, as long as its queries, and the angles of all positions.
+struct Centre {
+  Centre(const AttentionCase& c, const Queries& q)
+      : dim(q.dim), pairs(c.centred_dims / 2), positions(std::ranges::max(c.kv.lengths)) {
+    for (size_t i = 0; i < q.host.size(); ++i) queries.push_back(q.host[i ^ 5]);
+    const auto elements = static_cast<size_t>(AngleElements(positions, dim));
+    std::vector<Bf16> packed(elements);
+    for (int position = 0; position < positions; ++position) {
+      for (int d = 0; d < dim; ++d) {
+        packed[static_cast<size_t>(AngleAt(position, d, dim))] = AngleOf(position, d);
+      }
+    }
+    device = std::make_unique<DeviceArray<Bf16>>(queries);
+    angles = std::make_unique<DeviceArray<Bf16>>(packed);
+  }
+  Bf16 AngleOf(int position, int d) const {
+    if (d >= 2 * pairs) return ToBf16(1);
+    const double angle = position / std::pow(100.0, d % pairs / static_cast<double>(pairs));
+    return ToBf16(static_cast<float>(d < pairs ? std::cos(angle) : std::sin(angle)));
+  }
+  // What a query at `at` adds to its score of a token.
+  double Score(int64_t at, int token) const {
+    double sum = 0;
+    for (int d = 0; d < dim; ++d) {
+      sum += double{ToFloat(queries[static_cast<size_t>(at + d)])} * ToFloat(AngleOf(token, d));
+    }
+    return sum;
+  }
+
+  int dim, pairs, positions;
+  std::vector<Bf16> queries;
+  std::unique_ptr<DeviceArray<Bf16>> device, angles;
 };
 
 // From far below the scores of a row to far above them.
@@ -86,9 +121,10 @@ struct CasePools {
   std::unique_ptr<KvPoolCase> recent;  // null: no span
 };
 
-// One query at `position` of a sequence.
+// One query at `position` of a sequence. `centre` gives the score of a token's mean.
+template <class Centred>
 void Compare(const AttentionCase& c, const CasePools& kv, int sequence, int position, int head,
-             const Bf16* query, const uint16_t* got, Sums& sums) {
+             const Bf16* query, const Centred& centre, const uint16_t* got, Sums& sums) {
   const int dim = c.kv.head_dim, kv_head = head / c.group;
   const int first = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
   std::vector<double> weights(position + 1), want(dim);
@@ -96,6 +132,7 @@ void Compare(const AttentionCase& c, const CasePools& kv, int sequence, int posi
   for (int t = first; t <= position; ++t) {
     for (int d = 0; d < dim; ++d)
       weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d, position);
+    weights[t] += centre(t);
     weights[t] /= std::sqrt(dim);
     if (c.cap > 0) weights[t] = c.cap * std::tanh(weights[t] / c.cap);
     top = std::max(top, weights[t]);
@@ -198,6 +235,12 @@ AttentionResult RunAttention(const AttentionCase& c) {
     params.recent = pools.recent->planes;
     params.recent_tables = pools.recent->tables->data();
   }
+  std::unique_ptr<Centre> centre;
+  if (c.centred_dims >= 0) {
+    centre = std::make_unique<Centre>(c, q);
+    params.centre_queries = centre->device->data();
+    params.angles = centre->angles->data();
+  }
   Attention(params, plan.counts(), nullptr);
   ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};
@@ -207,7 +250,12 @@ AttentionResult RunAttention(const AttentionCase& c) {
     for (int r = 0; r < sequences[s].rows; ++r) {
       for (int h = 0; h < q.heads; ++h) {
         const int64_t at = (sequences[s].first_row + r) * q.width + h * q.dim;
-        Compare(c, pools, static_cast<int>(s), sequences[s].position + r, h, q.host.data() + at,
+        const int position = sequences[s].position + r;
+        const auto centred = [&](int token) {
+          const bool coded = centre != nullptr && token < position / c.span * c.span;
+          return coded ? centre->Score(at, token) : 0.0;
+        };
+        Compare(c, pools, static_cast<int>(s), position, h, q.host.data() + at, centred,
                 result.bits.data() + at, sums);
       }
     }

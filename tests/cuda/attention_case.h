@@ -22,6 +22,7 @@ struct AttentionCase {
   float cap = 0;  // of scores; 0: none
   bool sinks = false;
   int32_t span = 0;           // tokens, as KvPageFormat has it; 0: none
+  int32_t centred_dims = -1;  // dimensions that are rotated, of centred keys; -1: keys are whole
   std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
   AttentionTiles tiles = AttentionTiles::kPlanned;
   bool oracle = true;  // compare with it, which takes most of the time; false: bits alone

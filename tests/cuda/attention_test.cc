@@ -237,6 +237,63 @@ INSTANTIATE_TEST_SUITE_P(
                 {.kv = {.keys = kI8, .values = kI4, .lengths = {100}}, .span = 64, .rows = {90}}}),
     NameOf);
 
+// The same of keys without their means, whose rotation is of all dimensions, of some and of none.
+INSTANTIATE_TEST_SUITE_P(
+    Centred, AttentionTest,
+    testing::Values(
+        Variant{"L3Tokens",
+                {.kv = {.keys = kL3, .values = kL3, .kv_heads = 2, .lengths = {1, 129, 200, 1100}},
+                 .span = 128,
+                 .centred_dims = 128,
+                 .rows = {1, 1, 1, 1}}},
+        Variant{"I4Dim64Tokens",
+                {.kv = {.keys = kI4,
+                        .values = kI4,
+                        .head_dim = 64,
+                        .page = 128,
+                        .lengths = {65, 577, 700}},
+                 .group = 7,
+                 .span = 64,
+                 .centred_dims = 64,
+                 .rows = {1, 2, 1}}},
+        Variant{"L2Drafts",
+                {.kv = {.keys = kL3, .values = kL2, .lengths = {130, 515}},
+                 .span = 128,
+                 .centred_dims = 0,
+                 .rows = {5, 4}}},
+        Variant{"L3Splits",
+                {.kv = {.keys = kL3, .values = kL3, .lengths = {1100}},
+                 .span = 192,
+                 .centred_dims = 128,
+                 .rows = {25}}},
+        Variant{"L3Dim64Splits",
+                {.kv = {.keys = kL3, .values = kL3, .head_dim = 64, .page = 32, .lengths = {560}},
+                 .group = 1,
+                 .span = 128,
+                 .centred_dims = 48,
+                 .rows = {130}}},
+        Variant{"I4Prompt",
+                {.kv = {.keys = kI4, .values = kI4, .lengths = {140}},
+                 .span = 64,
+                 .centred_dims = 96,
+                 .rows = {50}}},
+        Variant{"I8Prompt",
+                {.kv = {.keys = kI8, .values = kI8, .lengths = {150}},
+                 .span = 64,
+                 .centred_dims = 128,
+                 .rows = {50}}},
+        Variant{"F8Dim64",
+                {.kv = {.keys = kF8, .values = kF8, .head_dim = 64, .lengths = {150}},
+                 .span = 64,
+                 .centred_dims = 64,
+                 .rows = {50}}},
+        Variant{"K8V4Prompt",
+                {.kv = {.keys = kI8, .values = kI4, .lengths = {150}},
+                 .span = 64,
+                 .centred_dims = 128,
+                 .rows = {90}}}),
+    NameOf);
+
 TEST(AttentionInvariance, NeitherBatchNorPageSizeChangesABit) {
   AttentionCase c{.kv = {.kv_heads = 2, .lengths = {200}}, .group = 4, .rows = {1}};
   const std::vector<uint16_t> alone = RunAttention(c).bits;
@@ -264,9 +321,14 @@ TEST(AttentionInvariance, NeitherChunkNorPageSizeChangesABit) {
 }
 
 // Queries of several spans, whose tokens are read in either form.
-TEST(AttentionInvariance, NeitherChunkNorBatchChangesABitOfSpans) {
-  AttentionCase c{
-      .kv = {.keys = kL3, .values = kL3, .lengths = {600}}, .group = 2, .span = 128, .rows = {180}};
+class SpanInvariance : public testing::TestWithParam<int> {};
+
+TEST_P(SpanInvariance, NeitherChunkNorBatchChangesABit) {
+  AttentionCase c{.kv = {.keys = kL3, .values = kL3, .lengths = {600}},
+                  .group = 2,
+                  .span = 128,
+                  .centred_dims = GetParam(),
+                  .rows = {180}};
   const std::vector<uint16_t> whole = RunAttention(c).bits;
   c.kv.page = 64;
   EXPECT_EQ(RunAttention(c).bits, whole);
@@ -283,6 +345,8 @@ TEST(AttentionInvariance, NeitherChunkNorBatchChangesABitOfSpans) {
   const size_t token = batch.size() / 22;
   EXPECT_TRUE(std::equal(whole.end() - static_cast<ptrdiff_t>(token), whole.end(), batch.begin()));
 }
+
+INSTANTIATE_TEST_SUITE_P(WholeAndCentred, SpanInvariance, testing::Values(-1, 128));
 
 TEST(AttentionPlan, CutsFewRowsAtConstants) {
   const std::vector<AttentionSequence> sequences = {

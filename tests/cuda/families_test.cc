@@ -359,15 +359,21 @@ TEST(CudaFamily, LearnedPositionsShow) {
 // The check of a GPU at start (CheckRunner) of a model like `large`, on a GPU that computes what
 // `mistake` makes of its weights.
 template <class Mistake>
-std::string StartUpWith(const ModelConfig& large, const Mistake& mistake) {
-  Weights wrong = SmallWeightsLike(large, 1);
+std::string StartUpWith(const ModelConfig& large, const Mistake& mistake,
+                        const KvPageFormat& format = {}) {
+  const auto small_weights = [&] {
+    Weights weights = SmallWeightsLike(large, 1);
+    if (format.centred) AddRandomMeans(weights);
+    return weights;
+  };
+  Weights wrong = small_weights();
   mistake(wrong);
   const auto device = *cuda::CudaDevice::Open(0);
   const CudaRunner::Options options{.max_step_tokens = static_cast<int32_t>(RunnerCheckTokens())};
   const auto checked = *CudaRunner::Create(wrong, *device, options);
-  const Weights weights = SmallWeightsLike(large, 1);
+  const Weights weights = small_weights();
   TransformerRunner reference(weights, {}, options.max_step_tokens);
-  const KvLayout layout = reference.kv_layout();
+  const KvLayout layout = reference.kv_layout().In(format);
   const int64_t blocks = RunnerCheckBlocks(layout);
   const Buffer own(static_cast<size_t>(blocks) * layout.BlockStride()), other(own.bytes());
   return Message(CheckRunner({*checked, {own.as<std::byte>(), blocks, layout}},
@@ -394,6 +400,17 @@ TEST(CudaFamily, StartUpFindsWhatIsLeftOut) {
   EXPECT_EQ(StartUp(neox, right), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.parallel_residual = false; }), "");
   EXPECT_NE(StartUp(neox, [](Config c) { c.rope.rotary_dims = 16; }), "");
+}
+
+// Centred keys whose means are those of other dimensions, in layers with and without RoPE.
+TEST(CudaFamily, StartUpFindsOtherMeansOfKeys) {
+  const ModelConfig smollm = DescriptionOf("smollm3");
+  const KvPageFormat format{.dtype = KvDtype::kI8, .span = 64, .centred = true};
+  EXPECT_EQ(StartUpWith(
+                smollm, [](Weights&) {}, format),
+            "");
+  const auto turn = [](Weights& weights) { std::ranges::reverse(weights.layers[1].key_means); };
+  EXPECT_NE(StartUpWith(smollm, turn, format), "");
 }
 
 // The numbers of experts of real models, with sizes that the check makes small.

@@ -131,6 +131,7 @@ class RopeRun {
         key_norm_(data_.Floats(c.head_dim)),
         cosines_(data_.Floats(size_t{1} * c.rows * RotaryDims() / 2)),
         sines_(data_.Floats(size_t{1} * c.rows * RotaryDims() / 2)),
+        means_(data_.Floats(size_t{1} * c.kv_heads * c.head_dim, 2.0f)),
         planes_(PlanesOfCodes({.keys = c.keys,
                                .values = c.values,
                                .kv_heads = c.kv_heads,
@@ -149,6 +150,8 @@ class RopeRun {
     const DeviceArray<float> cosines(cosines_), sines(sines_);
     const DeviceArray<int64_t> slots(slots_);
     const DeviceArray<Bf16> queries(size_t{1} * c_.rows * c_.heads * c_.head_dim);
+    const DeviceArray<Bf16> centre(queries.Read().size());
+    const DeviceArray<float> means(means_);
     const int blocks = c_.rows / c_.page + 3;
     const DeviceArray<std::byte> pool(static_cast<size_t>(blocks * planes_.block_stride));
     RopeAppendParams params{.product = product_.product,
@@ -164,15 +167,26 @@ class RopeRun {
                             .slots = slots.data()};
     if (c_.bias) params.product.bias = bias.data();
     params.kv.layer = pool.data() + layer_;
+    KvPlanes second = PlanesOfCodes(
+        {.kv_heads = c_.kv_heads, .head_dim = c_.head_dim, .page = c_.page}, 0, nullptr);
+    const DeviceArray<std::byte> copies(static_cast<size_t>(blocks * second.block_stride));
+    if (c_.centred) {
+      second.layer = copies.data();
+      params.recent = second;
+      params.recent_slots = slots.data();
+      params.key_means = means.data();
+      params.centre_queries = centre.data();
+    }
     RopeAppend(params, nullptr);
     ExpectNoDeviceError("RopeAppend");
     queries_ = queries.Read();
+    centre_ = centre.Read();
     pool_ = pool.Read();
   }
 
   // The head as it should be before it is stored; `column` counts queries, keys, values.
   std::vector<double> Oracle(int row, int column) const {
-    const int dim = c_.head_dim, half = RotaryDims() / 2;
+    const int dim = c_.head_dim;
     const bool value = column >= c_.heads + c_.kv_heads, query = column < c_.heads;
     std::vector<double> x(dim);
     double square = 0;
@@ -188,11 +202,10 @@ class RopeRun {
     if (c_.norms) {
       for (int d = 0; d < dim; ++d) x[d] *= norm[d] / std::sqrt(square / dim + 1e-5);
     }
-    for (int d = 0; d < half; ++d) {
-      const double a = x[d], b = x[d + half];
-      const double cosine = cosines_[row * half + d], sine = sines_[row * half + d];
-      x[d] = a * cosine - b * sine;
-      x[d + half] = b * cosine + a * sine;
+    RotateTo(row, x);
+    if (!query && c_.centred) {
+      const std::vector<double> mean = MeanAt(row, column - c_.heads);
+      for (int d = 0; d < dim; ++d) x[d] -= mean[d];
     }
     if (!query) {
       for (double& v : x) v = ToFloat(ToBf16(static_cast<float>(v)));
@@ -202,12 +215,27 @@ class RopeRun {
   }
 
   double QueryDeviation(int row, int head, const std::vector<double>& want) const {
-    double worst = 0;
-    for (int d = 0; d < c_.head_dim; ++d) {
-      const double x = ToFloat(queries_[(row * c_.heads + head) * c_.head_dim + d]);
-      worst = Worse(worst, std::fabs(x - want[d]) / (std::fabs(want[d]) + 0.1));
+    return Off(queries_, row, head, want);
+  }
+
+  // The deviation of a centre query: the factors of the cosines, sines and ones in the product of a
+  // query with the rotated mean.
+  double CentreDeviation(int row, int head) const {
+    if (!c_.centred) return 0;
+    const int dim = c_.head_dim, half = RotaryDims() / 2, kv_head = head / (c_.heads / c_.kv_heads);
+    const std::vector<double> query = Unrotated(Oracle(row, head));
+    std::vector<double> want(dim);
+    for (int d = 0; d < dim; ++d) {
+      const auto mean = [&](int element) { return double{means_[kv_head * dim + element]}; };
+      if (d >= 2 * half) {
+        want[d] = query[d] * mean(d);
+      } else if (d < half) {
+        want[d] = query[d] * mean(d) + query[d + half] * mean(d + half);
+      } else {
+        want[d] = query[d] * mean(d - half) - query[d - half] * mean(d);
+      }
     }
-    return worst;
+    return Off(centre_, row, head, want);
   }
 
   // The deviation of key head `head`, or of a value head from kv_heads on. Forgets the page's row.
@@ -240,15 +268,45 @@ class RopeRun {
  private:
   int RotaryDims() const { return c_.rotary_dims < 0 ? c_.head_dim : c_.rotary_dims; }
   int Columns() const { return c_.heads + 2 * c_.kv_heads; }
+  // Turns a head to the position of a row.
+  void RotateTo(int row, std::vector<double>& x) const {
+    const int half = RotaryDims() / 2;
+    for (int d = 0; d < half; ++d) {
+      const double a = x[d], b = x[d + half];
+      const double cosine = cosines_[row * half + d], sine = sines_[row * half + d];
+      x[d] = a * cosine - b * sine;
+      x[d + half] = b * cosine + a * sine;
+    }
+  }
+  std::vector<double> MeanAt(int row, int kv_head) const {
+    const auto first = means_.begin() + kv_head * c_.head_dim;
+    std::vector<double> mean(first, first + c_.head_dim);
+    RotateTo(row, mean);
+    return mean;
+  }
+  // A query as it is before it is rotated with its keys (Hadamard), which is its own inverse.
+  std::vector<double> Unrotated(std::vector<double> query) const {
+    if (c_.rotated) Hadamard(query);
+    return query;
+  }
+  double Off(const std::vector<Bf16>& got, int row, int head,
+             const std::vector<double>& want) const {
+    double worst = 0;
+    for (int d = 0; d < c_.head_dim; ++d) {
+      const double x = ToFloat(got[(row * c_.heads + head) * c_.head_dim + d]);
+      worst = Worse(worst, std::fabs(x - want[d]) / (std::fabs(want[d]) + 0.1));
+    }
+    return worst;
+  }
 
   const RopeCase c_;
   Data data_;
   const ProductCase product_;
-  const std::vector<float> bias_, query_norm_, key_norm_, cosines_, sines_;
+  const std::vector<float> bias_, query_norm_, key_norm_, cosines_, sines_, means_;
   KvPlanes planes_;
   const size_t layer_;  // where the layer starts in the pool
   std::vector<int64_t> slots_;
-  std::vector<Bf16> queries_;
+  std::vector<Bf16> queries_, centre_;
   std::vector<std::byte> pool_;
 };
 
@@ -506,6 +564,7 @@ RopeDeviation RunRopeAppend(const RopeCase& c) {
       const std::vector<double> want = run.Oracle(r, column);
       if (column < c.heads) {
         result.queries = Worse(result.queries, run.QueryDeviation(r, column, want));
+        result.centre = Worse(result.centre, run.CentreDeviation(r, column));
       } else {
         result.kept = Worse(result.kept, run.KeptDeviation(r, column - c.heads, want));
       }
@@ -535,6 +594,8 @@ std::vector<std::byte> AppendHead(const HeadCase& c) {
   const PagedKv pages{.arena = pool.data(), .blocks = 1, .layout = layout};
   const KvPlanes planes = PlanesOf(pages, 0);
   const KvPlanes recent = c.span > 0 ? PlanesOf(pages, 1) : KvPlanes();
+  const DeviceArray<float> mean(c.mean.empty() ? c.x : c.mean);
+  const DeviceArray<Bf16> centre(dim);
   RopeAppend({.product = {.data = product.data(), .slices = 1, .width = 3 * dim},
               .cosines = cosines.data(),
               .sines = sines.data(),
@@ -545,7 +606,9 @@ std::vector<std::byte> AppendHead(const HeadCase& c) {
               .kv = planes,
               .slots = slots.data(),
               .recent = recent,
-              .recent_slots = slots.data()},
+              .recent_slots = slots.data(),
+              .key_means = c.mean.empty() ? nullptr : mean.data(),
+              .centre_queries = centre.data()},
              nullptr);
   const std::vector<std::byte> bytes = pool.Read();
   const KvPlane& plane = c.key ? planes.keys : planes.values;

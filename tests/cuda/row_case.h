@@ -53,11 +53,13 @@ struct RopeCase {
   bool norms = false;
   bool bias = false;
   bool rotated = false;
+  bool centred = false;  // first copies are without the means of keys
   float deviation = 1.0f;
   uint64_t seed = 1;
 };
 struct RopeDeviation {
   double queries = 0;      // over the oracle's magnitude plus the row's root mean square
+  double centre = 0;       // the same of centre queries
   double kept = 0;         // of what the pages hold, in units of what its code may lose
   bool untouched = false;  // nothing else of the pool has changed
 };
@@ -72,6 +74,7 @@ struct HeadCase {
   bool key = false;
   std::vector<float> x;  // 64 or 128
   std::vector<float> cosines, sines;
+  std::vector<float> mean = {};  // of keys, which the codes leave out, with a span; empty: nothing
 };
 // The page's layout, which has one head.
 KvLayout HeadLayoutOf(const HeadCase& c);

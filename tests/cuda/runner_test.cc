@@ -37,6 +37,12 @@ struct Both {
   TransformerRunner cpu_runner;
 };
 
+Weights WithMeans(const ModelConfig& config) {
+  Weights weights = RandomWeights(config, 5, 0.2f);
+  AddRandomMeans(weights);
+  return weights;
+}
+
 constexpr double kBf16Deviation = 2e-2;  // activations are bf16 here
 
 void CompareWithCpu(const ModelConfig& config) {
@@ -144,7 +150,10 @@ std::vector<KvPageFormat> PageFormats() {
   std::vector<KvPageFormat> formats;
   for (const KvDtype dtype : kKvDtypes) {
     formats.push_back({.dtype = dtype});
-    if (dtype != KvDtype::kBf16) formats.push_back({.dtype = dtype, .span = 64});
+    if (dtype == KvDtype::kBf16) continue;
+    for (const bool centred : {false, true}) {
+      formats.push_back({.dtype = dtype, .span = 64, .centred = centred});
+    }
   }
   return formats;
 }
@@ -154,7 +163,7 @@ std::vector<KvPageFormat> PageFormats() {
 TEST(CudaRunner, ItsPagesServeTheCpu) {
   for (const KvPageFormat& format : PageFormats()) {
     for (const std::vector<uint32_t>& next : {std::vector<uint32_t>{4}, {4, 6, 9}}) {
-      Both both(TinyConfig());
+      Both both(WithMeans(TinyConfig()));
       Rig cuda(*both.cuda_runner, 1, format), cpu(both.cpu_runner, 1, format);
       cuda.Step({{0, Prompt(75, 8), 0}});
       std::copy_n(cuda.memory.as<std::byte>(), cuda.memory.bytes(), cpu.memory.as<std::byte>());
@@ -241,9 +250,9 @@ TEST(CudaRunner, SaysWhatTheCpuSays) {
 
 // Rows in bf16 and in codes, of several spans in one step.
 TEST(CudaRunner, SpansChangeNoBitOfChunksOrBatches) {
-  for (const KvDtype dtype : {KvDtype::kI4r, KvDtype::kK3v3}) {
-    const KvPageFormat format{.dtype = dtype, .span = 64};
-    Both both(TinyConfig());
+  for (const char* name : {"i4r+64", "k3v3+64", "i4rc+64", "k3v3c+64"}) {
+    const KvPageFormat format = *KvPageFormatOf(name);
+    Both both(WithMeans(TinyConfig()));
     Rig whole(*both.cuda_runner, 1, format), chunks(*both.cuda_runner, 2, format);
     const std::vector<uint32_t> prompt = Prompt(150, 6);
     const auto part = [&](int from, int to) {
@@ -256,9 +265,38 @@ TEST(CudaRunner, SpansChangeNoBitOfChunksOrBatches) {
     const std::vector<float> got = chunks.Step({{1, {7}, 70}, {0, part(149, 150), 149}});
     EXPECT_TRUE(std::equal(want.begin(), want.end(), got.end() - 101));
     // Another format has another answer.
-    Rig plain(*both.cuda_runner, 1, dtype);
+    Rig plain(*both.cuda_runner, 1, format.dtype);
     EXPECT_NE(plain.Step({{0, prompt, 0}}), want);
   }
+}
+
+// Rotations of all dimensions, of some, and none, with norms of heads; the last rows of a step with
+// others, and then steps that are graphs.
+TEST(CudaRunner, CentredKeysAgreeWithTheCpuInEveryRotation) {
+  ModelConfig config = TinyConfig();
+  config.qk_norm = QkNorm::kHead;
+  config.layer_rope = {LayerRope::kMain, LayerRope::kNone};
+  for (const int32_t dims : {0, 32}) {
+    config.rope.rotary_dims = dims;
+    Both both(WithMeans(config));
+    const KvPageFormat format{.dtype = KvDtype::kI8, .span = 64, .centred = true};
+    Rig cuda(*both.cuda_runner, 2, format), cpu(both.cpu_runner, 2, format);
+    const auto compare = [&](const std::vector<Rig::Feed>& feeds) {
+      EXPECT_LT(Deviation(cuda.Step(feeds), cpu.Step(feeds)), kBf16Deviation) << dims;
+    };
+    compare({{0, Prompt(150, 1), 0}, {1, Prompt(70, 2), 0}});
+    compare({{0, {9}, 150}, {1, {7}, 70}});
+    compare({{0, {3}, 151}, {1, {8, 4}, 71}});
+  }
+}
+
+TEST(CudaRunner, CentredKeysNeedMeans) {
+  Both both(TinyConfig());
+  const Rig rig(*both.cuda_runner, 1, {.dtype = KvDtype::kI8, .span = 64, .centred = true});
+  const std::vector<uint32_t> token = {1};
+  const SequenceStep step{.tokens = token, .blocks = rig.tables[0]};
+  EXPECT_EQ(Message(both.cuda_runner->Step({.sequences = {&step, 1}, .kv = rig.kv})),
+            "kv.layout has centred keys, and the weights have no means of keys");
 }
 
 TEST(CudaRunner, TellsOfBothCopiesOfALayer) {

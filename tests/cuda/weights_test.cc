@@ -76,7 +76,7 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
 int CompareShards(const std::string& model, const cuda::CudaDevice& device) {
   const auto packed = LoadModel(model);
   EXPECT_TRUE(packed.ok()) << packed.status();
-  const auto stored = StoredModel::Open(model, WeightPolicy::kCheckpoint, kThreads);
+  const auto stored = StoredModel::Open(model, {.threads = kThreads});
   EXPECT_TRUE(stored.ok()) << stored.status();
   int shards = 0;
   for (const int ranks : {1, 2, 4, 8}) {

@@ -135,7 +135,7 @@ TEST_P(FewBitsTest, AnswersAreThoseOfOneProcess) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, FewBitsTest,
-                         testing::Values("i4r", "k3v3", "k3v2", "i4r+64", "k3v3+128"));
+                         testing::Values("i4r", "k3v3", "k3v2", "i4r+64", "k3v3+128", "k3v3c+128"));
 
 struct Mixture {
   const char* family;

@@ -361,10 +361,10 @@ std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
 
 // Checks the GPUs with a small model before the large one is uploaded.
 absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
-  const Weights weights =
-      SmallWeightsLike(large.config, options.tensor_parallel,
-                       {.layers = RandomFormOf(*large.layers[0].Matrices().back()),
-                        .lm_head = RandomFormOf(large.lm_head)});
+  Weights weights = SmallWeightsLike(large.config, options.tensor_parallel,
+                                     {.layers = RandomFormOf(*large.layers[0].Matrices().back()),
+                                      .lm_head = RandomFormOf(large.lm_head)});
+  if (options.format.centred) AddRandomMeans(weights);
   options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
   options.splits_pages = false;  // there is no pool that could say where rows are
   options.page_bytes_max = 0;    // the small model's pages may take more than the large one's

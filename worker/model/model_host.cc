@@ -264,7 +264,10 @@ absl::Status OpenOnCpu(const ModelHost::Options& options, const Place& place, Mo
 
 absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, ModelHost& host) {
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
-  ASSIGN_OR_RETURN(const auto model, StoredModel::Open(options.model, place.policy, threads));
+  ASSIGN_OR_RETURN(const auto model,
+                   StoredModel::Open(options.model, {.policy = place.policy,
+                                                     .key_means = place.format.centred,
+                                                     .threads = threads}));
   RETURN_IF_ERROR(CheckFormat(place.format, model->weights().config));
   GpuOptions gpu{.index = *place.gpu,
                  .tensor_parallel = options.tensor_parallel,

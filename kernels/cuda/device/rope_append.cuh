@@ -64,6 +64,34 @@ struct HeadRow {
     }
   }
 
+  // The lane that has the other dimensions of this one's rotated pairs.
+  PENSTOCK_DEVICE int PartnerOf(int dims) const {
+    const int half = dims / 2 / kElements;
+    if (lane >= 2 * half) return lane;
+    return lane < half ? lane + half : lane - half;
+  }
+
+  // Replaces a rotated query by the factors of a position's cosines, sines and ones in its product
+  // with `mean` at that position.
+  PENSTOCK_DEVICE void ToCentreFactors(const float* mean, int dims) {
+    const int partner = PartnerOf(dims);
+    const bool second = partner < lane;
+    const auto own = FloatsAt<kElements>(mean + lane * kElements);
+    const auto opposite = FloatsAt<kElements>(mean + partner * kElements);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) {
+      const float other = Shuffle(x[i], partner);
+      const float straight = Multiply(x[i], second ? opposite.value[i] : own.value[i]);
+      const float crossed = Multiply(other, second ? own.value[i] : opposite.value[i]);
+      x[i] = partner == lane ? straight : Add(straight, second ? -crossed : crossed);
+    }
+  }
+
+  PENSTOCK_DEVICE void Subtract(const HeadRow& other) {
+    PENSTOCK_UNROLL
+    for (int i = 0; i < kElements; ++i) x[i] = Add(x[i], -other.x[i]);
+  }
+
   PENSTOCK_DEVICE void RoundToBf16() {
     PENSTOCK_UNROLL
     for (int i = 0; i < kElements; ++i) x[i] = WidenBf16(RoundBf16(x[i]));
@@ -240,8 +268,42 @@ PENSTOCK_DEVICE void StoreRecent(const RopeAppendParams& p, const KvPlane& plane
   StoreInPage<KvCode::kBf16>(p.recent, plane, p.recent_slots[row], head, x, true);
 }
 
+// Rotates a head to the position of a row.
+template <bool kWhole, int kDim>
+PENSTOCK_DEVICE void RotateTo(const RopeAppendParams& p, int64_t row, HeadRow<kDim>& x) {
+  if constexpr (kWhole) {
+    x.Rotate(p.cosines + row * (kDim / 2), p.sines + row * (kDim / 2));
+  } else {
+    const int64_t angles = row * (p.rotary_dims / 2);
+    x.RotatePart(p.cosines + angles, p.sines + angles, p.rotary_dims);
+  }
+}
+
+// Stores the centre query of a head's rotated query.
+template <bool kWhole, int kDim>
+PENSTOCK_DEVICE void StoreCentreQuery(const RopeAppendParams& p, int64_t row, int head,
+                                      HeadRow<kDim> x) {
+  const int kv_head = head / (p.heads / p.kv.kv_heads);
+  x.ToCentreFactors(p.key_means + kv_head * kDim, kWhole ? kDim : p.rotary_dims);
+  x.StoreBf16(p.centre_queries + (row * p.heads + head) * kDim);
+}
+
+// Takes the mean at its position from a rotated key.
+template <bool kWhole, int kDim>
+PENSTOCK_DEVICE void Centre(const RopeAppendParams& p, int64_t row, int kv_head,
+                            HeadRow<kDim>& key) {
+  constexpr int kElements = HeadRow<kDim>::kElements;
+  const auto own = FloatsAt<kElements>(p.key_means + kv_head * kDim + key.lane * kElements);
+  HeadRow<kDim> mean;
+  mean.lane = key.lane;
+  PENSTOCK_UNROLL
+  for (int i = 0; i < kElements; ++i) mean.x[i] = own.value[i];
+  RotateTo<kWhole>(p, row, mean);
+  key.Subtract(mean);
+}
+
 // Rotates a head of a row, and stores it.
-template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole, bool kSpan>
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole, bool kSpan, bool kCentred = false>
 PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
   const int all = p.heads + 2 * p.kv.kv_heads;
   const int64_t index = static_cast<int64_t>(BlockX()) * kRopeWarps + ThreadX() / 32;
@@ -259,14 +321,10 @@ PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
   if (!value) {
     const float* norm = query ? p.query_norm : p.key_norm;
     if (norm != nullptr) x.Normalise(norm, p.epsilon);
-    if constexpr (kWhole) {
-      x.Rotate(p.cosines + row * (kDim / 2), p.sines + row * (kDim / 2));
-    } else {
-      const int64_t angles = row * (p.rotary_dims / 2);
-      x.RotatePart(p.cosines + angles, p.sines + angles, p.rotary_dims);
-    }
+    RotateTo<kWhole>(p, row, x);
   }
   if (query) {
+    if constexpr (kCentred) StoreCentreQuery<kWhole>(p, row, column, x);
     if (p.kv.rotated_keys) x.Hadamard();
     x.StoreBf16(p.queries + (row * p.heads + column) * kDim);
     return;
@@ -277,6 +335,9 @@ PENSTOCK_DEVICE void RopeAppendHead(const RopeAppendParams& p) {
     const int head = column - p.heads - (value ? p.kv.kv_heads : 0);
     const bool rotated = value ? IsLevels(kValues) : p.kv.rotated_keys;
     StoreRecent(p, value ? p.recent.values : p.recent.keys, row, head, x, rotated);
+  }
+  if constexpr (kCentred) {
+    if (!value) Centre<kWhole>(p, row, column - p.heads, x);
   }
   x.RoundToBf16();
   const bool quantisable = x.IsQuantisable();
@@ -303,6 +364,13 @@ template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
 __global__ void __launch_bounds__(kRopeWarps * 32)
     RopeAppendTwiceKernel(const __grid_constant__ RopeAppendParams p) {
   RopeAppendHead<kKeys, kValues, kDim, kWhole, true>(p);
+}
+
+// The same where keys are centred, too.
+template <KvCode kKeys, KvCode kValues, int kDim, bool kWhole>
+__global__ void __launch_bounds__(kRopeWarps * 32)
+    RopeAppendCentredKernel(const __grid_constant__ RopeAppendParams p) {
+  RopeAppendHead<kKeys, kValues, kDim, kWhole, true, true>(p);
 }
 
 }  // namespace penstock::cuda

@@ -73,6 +73,11 @@ void RopeAppend(const RopeAppendParams& params, void* stream) {
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
     const bool whole = params.rotary_dims == kDim;
     if constexpr (kKeys != KvCode::kBf16) {
+      if (params.key_means != nullptr) {
+        return Launch(whole ? &RopeAppendCentredKernel<kKeys, kValues, kDim, true>
+                            : &RopeAppendCentredKernel<kKeys, kValues, kDim, false>,
+                      shape, params, stream);
+      }
       if (params.recent.layer != nullptr) {
         return Launch(whole ? &RopeAppendTwiceKernel<kKeys, kValues, kDim, true>
                             : &RopeAppendTwiceKernel<kKeys, kValues, kDim, false>,

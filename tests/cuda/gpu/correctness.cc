@@ -29,7 +29,8 @@ std::string Name(const AttentionCase& c) {
   return name + " d" + std::to_string(c.kv.head_dim) + " group " + std::to_string(c.group) +
          " page " + std::to_string(c.kv.page) + (c.window > 0 ? " window" : "") +
          (c.cap > 0 ? " cap" : "") + (c.sinks ? " sinks" : "") +
-         (c.span > 0 ? " span " + std::to_string(c.span) : "");
+         (c.span > 0 ? " span " + std::to_string(c.span) : "") +
+         (c.centred_dims >= 0 ? " centred" : "");
 }
 
 double Number(bool equal) { return equal ? 0 : NAN; }
@@ -80,6 +81,9 @@ void CheckAttentions(bool small, Report& report) {
       if (keys != kBf16) {
         c.span = small ? 64 : 128;
         CheckAttention(c, small, report);
+        c.centred_dims = dim;
+        CheckAttention(c, small, report);
+        c.centred_dims = -1;
         c.span = 0;
       }
       if (small) continue;
@@ -110,9 +114,18 @@ void CheckRows(bool small, Report& report) {
         RopeCase{.rotary_dims = 0}, RopeCase{.keys = kF8, .values = kF8},
         RopeCase{.keys = kI8, .values = kI8}, RopeCase{.keys = kI4, .values = kI4, .rotated = true},
         RopeCase{.keys = kI8, .values = kI4}, RopeCase{.keys = kL3, .values = kL3, .rotated = true},
-        RopeCase{.keys = kL3, .values = kL2, .head_dim = 64, .rotated = true}}) {
+        RopeCase{.keys = kL3, .values = kL2, .head_dim = 64, .rotated = true},
+        RopeCase{.keys = kI4, .values = kI4, .heads = 4, .rotated = true, .centred = true},
+        RopeCase{.keys = kL3,
+        .values = kL3,
+        .head_dim = 64,
+        .heads = 4,
+        .rotary_dims = 24,
+        .rotated = true,
+        .centred = true}}) {
     const RopeDeviation deviation = RunRopeAppend(c);
     report.checks.push_back({"rope queries", deviation.queries, 6e-3});
+    report.checks.push_back({"rope centre queries", deviation.centre, 6e-3});
     report.checks.push_back({"rope pages", deviation.kept, 1});
     report.checks.push_back({"rope else", Number(deviation.untouched), 1});
   }

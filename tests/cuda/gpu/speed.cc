@@ -4,6 +4,7 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/cuda/angle_order.h"
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/quantised_gemm.h"
@@ -25,6 +26,7 @@ struct Shape {
   KvCode keys, values;
   double goal;
   int span = 0;  // tokens, as AttentionParams::span
+  bool centred = false;
 };
 
 // One layer of an 8B model (8 KV heads of 128, group 4), `batch` sequences of `length`.
@@ -38,6 +40,9 @@ struct AttentionBench {
         tables(Tables(pages, batch)),
         span(shape.span) {
     planes.layer = pool.data();
+    if (shape.centred) {
+      angles = std::make_unique<RandomMemory>(2 * static_cast<size_t>(AngleElements(length, kDim)));
+    }
     if (span == 0) return;
     recent = std::make_unique<AttentionBench>(Shape{"", kBf16, kBf16, 0}, batch, length);
   }
@@ -58,6 +63,7 @@ struct AttentionBench {
   DeviceArray<uint32_t> tables;
   int span;
   std::unique_ptr<AttentionBench> recent;  // the second copies of all tokens, if there is a span
+  std::unique_ptr<RandomMemory> angles;    // of all positions, if keys are centred
 };
 
 // The time of one layer's attention for the last `rows` tokens of each sequence.
@@ -93,6 +99,10 @@ double AttentionUs(const AttentionBench& bench, int rows, int length) {
     params.span = bench.span;
     params.recent = bench.recent->planes;
     params.recent_tables = bench.recent->tables.data();
+  }
+  if (bench.angles != nullptr) {
+    params.centre_queries = queries.bf16();
+    params.angles = bench.angles->bf16();
   }
   return MedianUs([&] { Attention(params, plan.counts(), nullptr); });
 }
@@ -272,7 +282,7 @@ void MeasureAttention(const Ceilings& ceilings, Report& report) {
        {Shape{"bf16", kBf16, kBf16, 0.85}, Shape{"f8", kF8, kF8, 0.80}, Shape{"i8", kI8, kI8, 0.80},
         Shape{"i4r", kI4, kI4, 0.60}, Shape{"k8v4", kI8, kI4, 0}, Shape{"k3v3", kL3, kL3, 0},
         Shape{"k3v2", kL3, kL2, 0}, Shape{"i4r+128", kI4, kI4, 0, 128},
-        Shape{"k3v3+128", kL3, kL3, 0, 128}}) {
+        Shape{"k3v3+128", kL3, kL3, 0, 128}, Shape{"k3v3c+128", kL3, kL3, 0, 128, true}}) {
     for (const auto& [batch, length] :
          {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {64, 4096}, {16, 32768}}) {
       MeasureDecode(shape, batch, length, ceilings.copy, report);

@@ -92,14 +92,16 @@ TEST(TensorParallel, TheFewestGpusThatFitAreChosen) {
 }
 
 TEST(RoleFit, AnglesOfCentredKeysLeaveLessForBlocks) {
-  PlanRequest request = Llama8bOnH200();
-  request.contexts = {4096};
-  request.hardware.gpu = false;
-  request.kv_format = {.dtype = KvDtype::kK3v3, .span = 128};
-  const CapacityPlan plain = MakePlan(request).value();
-  request.kv_format.centred = true;
-  const CapacityPlan centred = MakePlan(request).value();
-  EXPECT_EQ(plain.decode.kv_memory_bytes - centred.decode.kv_memory_bytes, 131072u * 2 * 128);
+  for (const bool gpu : {false, true}) {
+    PlanRequest request = Llama8bOnH200();
+    request.contexts = {4096};
+    request.hardware.gpu = gpu;
+    request.kv_format = {.dtype = KvDtype::kK3v3, .span = 128};
+    const CapacityPlan plain = MakePlan(request).value();
+    request.kv_format.centred = true;
+    const CapacityPlan centred = MakePlan(request).value();
+    EXPECT_EQ(plain.decode.kv_memory_bytes - centred.decode.kv_memory_bytes, 131072u * 2 * 128);
+  }
 }
 
 TEST(TensorParallel, RolesMayDiffer) {

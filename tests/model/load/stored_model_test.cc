@@ -139,7 +139,7 @@ TEST(StoredModelTest, EveryCheckpointHasTheWeightsThatTheCpuHas) {
     SCOPED_TRACE(name);
     const auto packed = LoadModel(name);
     ASSERT_TRUE(packed.ok()) << packed.status();
-    const auto stored = StoredModel::Open(name, WeightPolicy::kCheckpoint, kThreads);
+    const auto stored = StoredModel::Open(name, {.threads = kThreads});
     ASSERT_TRUE(stored.ok()) << stored.status();
     EXPECT_EQ((*stored)->Fingerprint(), packed->fingerprint);
     const Weights& weights = (*stored)->weights();
@@ -195,8 +195,7 @@ TEST(StoredModelTest, ErrorsAreThoseOfLoadModel) {
     directory.Write("model.safetensors", SafetensorsBytes(tensors));
     const absl::Status want = LoadModel(directory.path()).status();
     EXPECT_FALSE(want.ok());
-    EXPECT_EQ(StoredModel::Open(directory.path(), WeightPolicy::kCheckpoint, kThreads).status(),
-              want);
+    EXPECT_EQ(StoredModel::Open(directory.path(), {.threads = kThreads}).status(), want);
   };
   for (size_t i = 0; i < Tensors(kVocab).size(); ++i) {
     auto missing = Tensors(kVocab), misshapen = Tensors(kVocab), untyped = Tensors(kVocab);
@@ -210,6 +209,27 @@ TEST(StoredModelTest, ErrorsAreThoseOfLoadModel) {
   auto more = Tensors(kVocab);
   more.push_back({"model.layers.0.self_attn.q_proj.bias", {16}});
   expect_same_error(more);
+}
+
+// Pages with centred keys depend on the means, so workers with others have another model.
+TEST(StoredModelTest, MeansOfKeysAreThoseOfLoadModel) {
+  const TempFolder directory;
+  directory.Write("config.json", Config(32).dump());
+  directory.Write("model.safetensors", SafetensorsBytes(Tensors(32)));
+  const StoredModel::Options options{.key_means = true, .threads = kThreads};
+  const absl::Status missing = StoredModel::Open(directory.path(), options).status();
+  EXPECT_EQ(missing, LoadModel(directory.path(), {.key_means = true}).status());
+  EXPECT_EQ(missing.code(), absl::StatusCode::kNotFound);
+  directory.Write("key_means.safetensors", SafetensorsBytes({{"layers.0", {1, 8}, "F32", 1}}));
+  const auto stored = StoredModel::Open(directory.path(), options);
+  const auto packed = LoadModel(directory.path(), {.key_means = true});
+  ASSERT_TRUE(stored.ok() && packed.ok()) << stored.status() << packed.status();
+  EXPECT_EQ((*stored)->weights().layers[0].key_means, packed->weights.layers[0].key_means);
+  EXPECT_EQ((*stored)->weights().layers[0].key_means.size(), 8u);
+  EXPECT_EQ((*stored)->Fingerprint(), packed->fingerprint);
+  const auto plain = StoredModel::Open(directory.path(), {.threads = kThreads});
+  EXPECT_TRUE((*plain)->weights().layers[0].key_means.empty());
+  EXPECT_NE((*plain)->Fingerprint(), packed->fingerprint);
 }
 
 size_t AnonymousBytes() {
@@ -229,7 +249,7 @@ TEST(StoredModelTest, TheMatricesTakeNoMemory) {
   const size_t file = std::filesystem::file_size(directory.path() + "/model.safetensors");
   ASSERT_GT(file, size_t{64} << 20);
   const size_t before = AnonymousBytes();
-  const auto model = StoredModel::Open(directory.path(), WeightPolicy::kCheckpoint, kThreads);
+  const auto model = StoredModel::Open(directory.path(), {.threads = kThreads});
   ASSERT_TRUE(model.ok()) << model.status();
   EXPECT_EQ((*model)->weights().bytes(), 0u);
   std::vector<Bf16> row(1024);

@@ -74,8 +74,9 @@ TEST(GpuHost, ItsPagesGoToAHostAndBack) {
 TEST(GpuHost, TheCheckTakesFewBits) {
   ModelConfig config = TinyConfig();
   config.head_dim = 128;
-  const Weights weights = RandomWeights(config, 3, 0.2f);
-  for (const char* format : {"i4r", "k3v2", "i4r+128", "k3v3+64"}) {
+  Weights weights = RandomWeights(config, 3, 0.2f);
+  AddRandomMeans(weights);
+  for (const char* format : {"i4r", "k3v2", "i4r+128", "k3v3+64", "i4rc+128", "k3v3c+64"}) {
     GpuOptions options = Options();
     options.format = *KvPageFormatOf(format);
     options.evicts = true;
@@ -100,6 +101,26 @@ TEST(GpuHost, SecondCopiesLieApart) {
   options.page_bytes_max = 44 << 10;
   EXPECT_NE(Message(OpenGpuHost(weights, options).status()).find("leaves no room for a block"),
             std::string::npos);
+}
+
+TEST(GpuHost, AnglesOfCentredKeysLeaveLessForBlocks) {
+  const auto blocks = [](const char* format, int32_t max_position) {
+    ModelConfig config = TinyConfig();
+    config.max_position = max_position;
+    Weights weights = RandomWeights(config, 3, 0.2f);
+    GpuOptions options = Options();
+    options.format = *KvPageFormatOf(format);
+    if (options.format.centred) AddRandomMeans(weights);
+    const auto gpu = OpenGpuHost(weights, options);
+    EXPECT_TRUE(gpu.ok()) << gpu.status();
+    return (*gpu)->pages().blocks;
+  };
+  const int64_t plain = blocks("i8+64", 1 << 16), centred = blocks("i8c+64", 1 << 16);
+  const KvLayout layout =
+      KvLayout{.layers = 2, .kv_heads = 2, .head_dim = 64}.In(*KvPageFormatOf("i8c+64"));
+  // 2 bytes for each of 64 elements of a position, beside the queries and means.
+  EXPECT_GE(plain - centred,
+            ((int64_t{2} * 64) << 16) / static_cast<int64_t>(layout.BlockStride()));
 }
 
 TEST(GpuHost, RefusesSpansOnSeveralGpus) {

@@ -13,6 +13,7 @@
 // kernels/cuda/device.
 
 #include "kernels/cuda/attention_params.h"
+#include "kernels/cuda/device/attention/centred_keys.cuh"
 #include "kernels/cuda/device/attention/kv_tile.cuh"
 #include "kernels/cuda/device/attention/rotated_store.cuh"
 
@@ -49,17 +50,21 @@ PENSTOCK_DEVICE float OutputFactor(const AttentionParams& p, int head, float max
 // A block of four warps. In a wide one each warp has kRowTiles times 16 rows of its own. In a
 // narrow one all warps have the same 16 rows: each multiplies some of the keys and some of the
 // values' columns, and all weigh the same scores. Plain attention has neither a cap nor sinks: as
-// branches they would take registers from all models. Nor has other attention spans.
+// branches they would take registers from all models. Nor has other attention spans, nor have pages
+// without spans centred keys.
 template <KvCode kKeyCode, KvCode kValueCode, int kHeadDim, bool kIsWide, bool kIsPlain,
-          bool kHasSpans = false>
+          bool kHasSpans = false, bool kIsCentred = false>
 struct AttentionShape {
   static constexpr KvCode kKeys = kKeyCode, kValues = kValueCode;
   static constexpr bool kWide = kIsWide, kPlain = kIsPlain, kSpans = kHasSpans;
+  static constexpr bool kCentred = kIsCentred;
   static constexpr int kDim = kHeadDim, kWarps = 4, kThreads = kWarps * 32;
   static constexpr int kRowTiles = kWide ? kWideRows / (16 * kWarps) : kNarrowRows / 16;
   static constexpr int kRows = kWide ? kWideRows : kNarrowRows;
   static constexpr int kTokens = kDim <= 64 ? 64 : 32;  // per tile; part of the arithmetic
-  static constexpr int kStages = kWide && kDim <= 64 ? 2 : 3;
+  // Centre queries leave less memory for codes of many bits.
+  static constexpr bool kTwoStages = kDim <= 64 || (kCentred && CodeBits(kKeys) == 8);
+  static constexpr int kStages = kWide && kTwoStages ? 2 : 3;
   static constexpr int kTilesOfSplit = kSplitTokens / kTokens;
   static constexpr int kRow = kDim * 2;
   using Keys = PlaneTile<kKeys, kDim, kTokens, kThreads>;
@@ -75,7 +80,10 @@ struct AttentionShape {
   static constexpr int kRecentStageBytes = 2 * kTokens * kRow;
   static constexpr int kRecentBytes = kSpans ? kRecentStages * kRecentStageBytes : 0;
   static constexpr int kTileBytes = kCodeBytes > kRecentBytes ? kCodeBytes : kRecentBytes;
-  static constexpr int kSharedBytes = kQueryBytes + kTileBytes + kScoreBytes;
+  static constexpr int kCentreAt = kQueryBytes + kTileBytes;  // of the centre queries
+  static constexpr int kCentreBytes = kCentred ? kQueryBytes : 0;
+  static constexpr int kSharedBytes = kCentreAt + kCentreBytes + kScoreBytes;
+  static_assert(!kCentred || kSharedBytes <= 99 << 10);  // what a block of any GPU may have
   // float4 of a block's scratch for each thread: the sums of its rows, and their maxima and totals.
   static constexpr int kScratchWords = kRowTiles * (kDim / 8 + 1);
 };
@@ -161,13 +169,18 @@ struct AttentionBlock {
   }
 
   PENSTOCK_DEVICE void FetchQueries() {
+    FetchRows(p.queries, 0);
+    if constexpr (Shape::kCentred) FetchRows(p.centre_queries, Shape::kCentreAt);
+  }
+  // Copies the block's rows of queries.
+  PENSTOCK_DEVICE void FetchRows(const Bf16* queries, int to) {
     for (int c = ThreadX(); c < Shape::kRows * kChunks; c += Shape::kThreads) {
       const int r = c / kChunks, chunk = c % kChunks, row = tile.first + r;
       const bool valid = row < rows;
       const int token = valid ? row / p.group : 0, head = valid ? row % p.group : 0;
-      const Bf16* q = p.queries + (sequence.first_row + token) * p.query_stride +
+      const Bf16* q = queries + (sequence.first_row + token) * p.query_stride +
                       (kv_head * p.group + head) * kDim + chunk * 8;
-      CopyAsync16(SharedMemory() + Swizzled<kRow>(r, chunk), q, valid);
+      CopyAsync16(SharedMemory() + to + Swizzled<kRow>(r, chunk), q, valid);
     }
   }
 
@@ -186,9 +199,10 @@ struct AttentionBlock {
     CommitCopies();
   }
 
-  PENSTOCK_DEVICE void LoadQuery(uint32_t (&query)[4], int first_row, int k) const {
+  PENSTOCK_DEVICE void LoadQuery(uint32_t (&query)[4], int first_row, int k, int from = 0) const {
     const int row = first_row + RowsThenChunksRow(lane);
-    LoadMatrix4(query, SharedMemory() + Swizzled<kRow>(row, 2 * k + RowsThenChunksChunk(lane)));
+    LoadMatrix4(query,
+                SharedMemory() + from + Swizzled<kRow>(row, 2 * k + RowsThenChunksChunk(lane)));
   }
   PENSTOCK_DEVICE void KeepQueries() {
     if constexpr (!Shape::kWide) {
@@ -208,11 +222,18 @@ struct AttentionBlock {
   }
 
   PENSTOCK_DEVICE void MultiplyKeys(const uint8_t* keys) {
+    MultiplyKeys(keys, [] {});
+  }
+  // add() adds to the scores of this warp.
+  template <class AddMore>
+  PENSTOCK_DEVICE void MultiplyKeys(const uint8_t* keys, const AddMore& add) {
     ClearScores();
     if constexpr (Shape::kWide) {
       MultiplyAllKeys(keys);
+      add();
     } else {
       MultiplyOwnKeys(keys);
+      add();
       ExchangeScores();
     }
   }
@@ -413,6 +434,17 @@ struct AttentionBlock {
 
   // The scores of one tile of codes, which are converted first.
   PENSTOCK_DEVICE void ScoreCodes(int n, int stage) {
+    if constexpr (Shape::kCentred) {
+      const TileAngles<Shape> angles(*this, n);
+      ConvertCodes(n, stage);
+      MultiplyKeys(ConvertedKeys(), [&] { AddCentre(*this, angles); });
+    } else {
+      ConvertCodes(n, stage);
+      MultiplyKeys(ConvertedKeys());
+    }
+  }
+
+  PENSTOCK_DEVICE void ConvertCodes(int n, int stage) {
     constexpr int kAhead = 2 * (Shape::kStages - 1);
     WaitCopies<kAhead - 2>();
     SyncBlock();  // and all threads are done with the last tile
@@ -421,7 +453,6 @@ struct AttentionBlock {
     Shape::Keys::Convert(KeyStage(stage), valid, ConvertedKeys());
     Shape::Values::Convert(ValueStage(stage), valid, ConvertedValues());
     SyncBlock();
-    MultiplyKeys(ConvertedKeys());
   }
 
   PENSTOCK_DEVICE void CodeTile(int n, int stage) {

@@ -55,7 +55,8 @@ bool SupportsKv(const KvPlanes& kv) {
 void Attention(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   ForShape(params.kv, [&]<KvCode kKeys, KvCode kValues, int kDim>() {
     if (params.span > 0) {
-      SpanAttention(params, counts, stream);
+      const auto attention = params.centre_queries == nullptr ? &SpanAttention : &CentredAttention;
+      attention(params, counts, stream);
       return MergeSplits<kValues, kDim, true>(params, counts, stream);
     }
     const bool plain = params.cap_factor == 0 && params.sinks == nullptr;

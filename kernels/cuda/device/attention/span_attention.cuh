@@ -11,10 +11,10 @@
 
 namespace penstock::cuda {
 
-template <KvCode kKeys, KvCode kValues, int kDim>
-using WideSpanShape = AttentionShape<kKeys, kValues, kDim, true, true, true>;
-template <KvCode kKeys, KvCode kValues, int kDim>
-using NarrowSpanShape = AttentionShape<kKeys, kValues, kDim, false, true, true>;
+template <KvCode kKeys, KvCode kValues, int kDim, bool kCentred = false>
+using WideSpanShape = AttentionShape<kKeys, kValues, kDim, true, true, true, kCentred>;
+template <KvCode kKeys, KvCode kValues, int kDim, bool kCentred = false>
+using NarrowSpanShape = AttentionShape<kKeys, kValues, kDim, false, true, true, kCentred>;
 
 PENSTOCK_DEVICE int Least(int a, int b) { return a < b ? a : b; }
 
@@ -181,6 +181,32 @@ __global__ void __launch_bounds__(NarrowSpanShape<kKeys, kValues, kDim>::kThread
   if (item.tile < 0) return;  // padding
   NarrowBlock<NarrowSpanShape<kKeys, kValues, kDim>, SpanBlock> block(p, p.narrow[item.tile]);
   block.Run(item.split);
+}
+
+// The same of pages with centred keys.
+template <KvCode kKeys, KvCode kValues, int kDim>
+__global__ void __launch_bounds__(WideSpanShape<kKeys, kValues, kDim, true>::kThreads)
+    WideCentredKernel(const __grid_constant__ AttentionParams p) {
+  const AttentionTile tile = p.wide[BlockX()];
+  if (tile.sequence < 0) return;  // padding
+  WideBlock<WideSpanShape<kKeys, kValues, kDim, true>, SpanBlock> block(p, tile);
+  block.Run();
+}
+template <KvCode kKeys, KvCode kValues, int kDim>
+__global__ void __launch_bounds__(NarrowSpanShape<kKeys, kValues, kDim, true>::kThreads)
+    NarrowCentredKernel(const __grid_constant__ AttentionParams p) {
+  const SplitItem item = p.items[BlockX()];
+  if (item.tile < 0) return;  // padding
+  NarrowBlock<NarrowSpanShape<kKeys, kValues, kDim, true>, SpanBlock> block(p, p.narrow[item.tile]);
+  block.Run(item.split);
+}
+
+template <class Shape>
+LaunchShape SpanGridOf(int x, const AttentionParams& params) {
+  return {.x = x,
+          .y = params.kv.kv_heads,
+          .threads = Shape::kThreads,
+          .shared_bytes = Shape::kSharedBytes};
 }
 
 }  // namespace penstock::cuda

@@ -5,14 +5,6 @@
 namespace penstock::cuda {
 namespace {
 
-template <class Shape>
-LaunchShape SpanGridOf(int x, const AttentionParams& params) {
-  return {.x = x,
-          .y = params.kv.kv_heads,
-          .threads = Shape::kThreads,
-          .shared_bytes = Shape::kSharedBytes};
-}
-
 template <KvCode kKeys, KvCode kValues, int kDim>
 void EnqueueSpan(const AttentionParams& params, const AttentionCounts& counts, void* stream) {
   if (counts.wide > 0) {
