@@ -1,16 +1,12 @@
-// Pages with a span and centred keys on emulated GPUs: a decode worker whose memory is too small
-// for its sequences, and workers that die or leave. Every token is that of one process on the same
-// kind of GPU, which keeps all of it.
+// Pages with a span and centred keys on emulated GPUs, and decode workers that die or leave. Every
+// token is that of one process on the same kind of GPU.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
-#include <future>
-
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
-#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
@@ -54,28 +50,6 @@ class GpuSpanTest : public testing::Test {
                                            .device = "cuda:0",
                                            .gpu_memory_utilization = 0.036}};
 };
-
-// Sequences grow beyond the pool together. Those that are swapped out keep the rows of their span.
-TEST_F(GpuSpanTest, SequencesThatAreSwappedOutGoOn) {
-  constexpr uint32_t kSequences = 8;
-  Cluster cluster(
-      {.prefill_flags = OnGpu({kMemory}),
-       .decode_flags = OnGpu({"--gpu_memory_utilization=0.0327", "--dram_memory=64MiB"}),
-       .worker_suffix = "-emulated"});
-  const auto state = cluster.decode()[0].State();
-  EXPECT_LT(state->kv_blocks_total(), kSequences * 12u);  // of 40 + 152 tokens
-  std::vector<TestRequest> requests;
-  std::vector<std::future<TestAnswer>> answers;
-  for (uint32_t seed = 1; seed <= kSequences; ++seed) {
-    requests.push_back(RequestOf(40, seed, 152));
-    answers.push_back(std::async(std::launch::async, [&cluster, request = requests.back()] {
-      return AskOne(cluster, request);
-    }));
-  }
-  for (size_t i = 0; i < answers.size(); ++i) Expect(cluster, requests[i], answers[i].get());
-  EXPECT_GT(StatsOf(cluster.decode()[0]).swaps_out(), 0u) << cluster.Logs();
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(10))) << cluster.Logs();
-}
 
 // The parameter is the signal that the decode worker gets in the middle of the answer: it dies, or
 // it hands its sequence over.
