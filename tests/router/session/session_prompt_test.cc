@@ -216,14 +216,5 @@ TEST_F(SessionEmbeddingTest, AWorkerThatSendsNoneOrAnotherIsLeft) {
   EXPECT_FALSE(world_.finished.has_value() && world_.finished->ok());
 }
 
-TEST_F(SessionEmbeddingTest, AWorkerWithoutHiddenStatesEndsIt) {
-  BeginEmbedding();
-  session_->OnEnded(0, Side::kPrefill, absl::UnimplementedError("on GPUs there are none"), now_);
-  EXPECT_EQ(world_.opened.size(), 1u);
-  ASSERT_TRUE(world_.finished.has_value());
-  EXPECT_EQ(world_.finished->code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(Message(*world_.finished), "on GPUs there are none");
-}
-
 }  // namespace
 }  // namespace penstock

@@ -36,7 +36,9 @@ TEST(KvSelectionsTest, WhatCannotBeNamesTheFlag) {
               HasSubstr("kv_selection: KV selection \"snapkv\" is unknown"));
   const auto gpu = KvSelections::Open("all", false);
   EXPECT_TRUE(absl::IsFailedPrecondition(gpu.status()));
-  EXPECT_THAT(Message(gpu.status()), HasSubstr("kv_selection is all, which needs device=cpu"));
+  EXPECT_THAT(
+      Message(gpu.status()),
+      HasSubstr("kv_selection is all, which needs a model without sliding windows and latents"));
 }
 
 }  // namespace
