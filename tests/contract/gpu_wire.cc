@@ -98,11 +98,11 @@ class GpuLane final : public WireLane {
     RETURN_IF_ERROR(CheckPutSizes(header.size(), payload.size()));
     std::byte* const data = Outgoing().Take(payload.size());
     std::ranges::copy(payload, cuda::emulator::SeenByHardware(data));
-    const absl::Status put = lane_->PutFromDevice(header, {data, payload.size()},
-                                                  [data, done = std::move(done)](const auto& end) {
-                                                    Outgoing().GiveBack(data);
-                                                    done(end);
-                                                  });
+    absl::Status put = lane_->PutFromDevice(header, {data, payload.size()},
+                                            [data, done = std::move(done)](const auto& end) {
+                                              Outgoing().GiveBack(data);
+                                              done(end);
+                                            });
     if (!put.ok()) Outgoing().GiveBack(data);
     return put;
   }

@@ -24,9 +24,10 @@ TEST_P(GpuEmbeddingTest, AreThoseOfOneProcess) {
                         .gpu_memory_utilization = 0.036,
                         .tensor_parallel = gpus,
                         .nccl_library = FAKE_NCCL});
-  const std::vector<std::string> flags = {
-      "--device=cuda:0", "--gpu_memory_utilization=0.036", "--nccl_library=" FAKE_NCCL,
-      "--tensor_parallel=" + std::to_string(gpus), "--random_chunks"};
+  const std::string nccl = std::string("--nccl_library=") + FAKE_NCCL;
+  const std::vector<std::string> flags = {"--device=cuda:0", "--gpu_memory_utilization=0.036", nccl,
+                                          "--tensor_parallel=" + std::to_string(gpus),
+                                          "--random_chunks"};
   Cluster cluster({.model = model.path(),
                    .prefill_flags = flags,
                    .decode_flags = {flags.begin(), flags.end() - 1},
