@@ -58,7 +58,8 @@ struct CudaSelected {
   void PadTo(const CudaBatchShape& shape);
 };
 
-// Where a step returns hidden states of rows [first, first + count) of CudaBatch::last_rows.
+// The hidden states that a step returns of one sequence. Its rows are [first, first + count) of
+// CudaBatch::last_rows.
 struct CudaHidden {
   int32_t first = 0;
   int32_t count = 0;

@@ -44,7 +44,7 @@ class CudaLayers {
   void Logits(CudaStep& step) const;
 
  private:
-  // Of the rows of scratch.input, or of `input`.
+  // Multiplies the rows of scratch.input. The second function multiplies those of `input`.
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;
   cuda::Product Multiply(const CudaMatrix& matrix, const Bf16* input, int32_t rows) const;
   const Bf16* GatherOutputs(const CudaStep& step) const;

@@ -34,7 +34,8 @@ struct PageSelection {
   bool Selects(int64_t position, int32_t block_tokens) const {
     return pages > 0 && position >= Exact(block_tokens);
   }
-  // Of `rows` tokens from `position` on, the leading ones that attend to all.
+  // The number of tokens in [position, position + rows) that attend to all tokens before them. They
+  // come before those that select.
   int64_t Leading(int64_t position, int64_t rows, int32_t block_tokens) const {
     return pages == 0 ? rows : std::clamp(Exact(block_tokens) - position, int64_t{0}, rows);
   }

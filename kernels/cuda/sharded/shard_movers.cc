@@ -39,7 +39,7 @@ class ShardMovers::RankMover final : public Mover {
   absl::Status MoveAll(std::span<const Move> moves) override;
 
  private:
-  // What one GPU copies with.
+  // The stream and the buffers of one GPU.
   struct Rank {
     void* stream = nullptr;
     void* done = nullptr;  // event: the last copy is complete
@@ -53,7 +53,7 @@ class ShardMovers::RankMover final : public Mover {
 
   ShardMovers& movers_;
   std::vector<Rank> ranks_;
-  // Of the first GPU: the detours' copies to and from the host, and the event of the last one.
+  // The first GPU's stream for copies of detours to and from the host, and the event of the last.
   void* detours_ = nullptr;
   void* detoured_ = nullptr;
 };

@@ -37,7 +37,8 @@ class PageSelector {
   KnownBounds& known() { return known_; }
   const KnownBounds& known() const { return known_; }
 
-  // Grows the memory for a step with at most so many rows, pages of a row, and pages that it keeps.
+  // Grows the memory for a step of `rows` rows, of which each has at most `pages_max` pages and
+  // keeps at most `keep_max`.
   // RESOURCE_EXHAUSTED that names the allocation.
   absl::Status Reserve(int64_t rows, int64_t pages_max, int64_t keep_max);
 
