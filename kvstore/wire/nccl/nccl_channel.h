@@ -19,8 +19,8 @@ namespace penstock {
 struct NcclOptions {
   std::string library = "libnccl.so.2";
   NcclTimes times;
-  // The pieces of messages pass through slots. Each end of a lane has `slots` of them in page-locked
-  // host memory, and the same number in GPU memory.
+  // The pieces of messages pass through slots. Each end of a lane has `slots` of them in
+  // page-locked host memory, and the same number in GPU memory.
   size_t slot_bytes = size_t{2} << 20;
   size_t slots = 4;
 };
