@@ -77,6 +77,7 @@ std::vector<OutputPiece> OutputParser::Flush() {
       if (calls_ == 0 && !reasoned_) Emit(Kind::kContent, std::exchange(blanks_, ""));
       break;
     case State::kName:
+      if (IsCutCall(rest)) break;
       EmitContent(begun_by_);
       EmitContent(rest);
       break;
@@ -103,6 +104,14 @@ std::string OutputParser::WithoutCutBorder(std::string text) const {
   const bool sure = reasoned_ || text.size() >= notation.opening.size();
   if (state_ == State::kBegin && sure && MayOpen(text)) return "";
   return text;
+}
+
+// True if `text` is the beginning of a tool's name and of what stands behind it, in a notation whose
+// calls are messages: what begins a message is never shown.
+bool OutputParser::IsCutCall(std::string_view text) const {
+  return !message_end_.empty() && std::ranges::any_of(parts_.tools, [&](const CalledTool& tool) {
+    return Joined(tool.name, parts_.calls->name_end).starts_with(text);
+  });
 }
 
 // True if `text` is the beginning of what begins a message.

@@ -78,6 +78,7 @@ class OutputParser {
   void EndReasoning();
   void EndMessage();
   bool MayOpen(std::string_view text) const;
+  bool IsCutCall(std::string_view text) const;
   std::string WithoutCutBorder(std::string text) const;
   bool Name();
   bool Arguments();

@@ -1,8 +1,8 @@
 """OpenAI's client, unchanged, and a model that writes gpt-oss's notation of channels: harmony_client.py ENDPOINT MODEL
 
-The model knows nothing of the notation, so its grammar leads it. A bias ends its messages soon, and makes calls more likely than further
-reasoning. Prints one line a check and ends
-with 0 when all of them hold.
+The model knows nothing of the notation, so its grammar leads it. A bias ends its messages soon. What it writes is sampled, so checks that
+want answers of several kinds ask with one seed after another until each kind was seen. Prints one line a check and ends with 0 when all of
+them hold.
 """
 
 import collections
@@ -35,7 +35,8 @@ def bias_to(biases):
     return bias
 
 
-BIAS = bias_to({"<|end|>": 6, "commentary": 4})
+BIAS = bias_to({"<|end|>": 6, "commentary": 4})  # calls are more likely than further reasoning
+MOST_SEEDS = 400
 checks = []
 
 
@@ -86,21 +87,31 @@ def check_answer(answer):
     return answer
 
 
+def answers_with(kinds, client, **more):
+    """Answers of further seeds, until there is one of each kind."""
+    answers, missing = [], dict(kinds)
+    for seed in range(MOST_SEEDS):
+        answers.append(check_answer(whole(client, seed=seed, **more)))
+        missing = {name: holds for name, holds in missing.items() if not holds(answers[-1])}
+        if not missing:
+            return answers
+    raise AssertionError(f"none of {MOST_SEEDS} answers is {', '.join(missing)}")
+
+
 @check
 def required_calls_are_valid_behind_reasoning(client):
-    answers = [check_answer(whole(client, tool_choice="required", seed=seed)) for seed in SEEDS]
-    called = [answer for answer in answers if answer.reason == "tool_calls"]
-    assert called and all(not answer.content for answer in answers), answers
-    assert any(answer.reasoning for answer in called), answers
+    kinds = {"a call behind reasoning": lambda answer: answer.reason == "tool_calls" and answer.reasoning,
+             "a call at once": lambda answer: answer.reason == "tool_calls" and not answer.reasoning}
+    answers = answers_with(kinds, client, tool_choice="required", logit_bias=bias_to({"<|end|>": 6, "commentary": 1}))
+    assert all(not answer.content for answer in answers), answers
 
 
 @check
 def a_model_chooses_between_calls_and_content(client):
-    bias = bias_to({"<|return|>": 9, "<|end|>": 6, "commentary": 2, "final": 5})
-    answers = [check_answer(whole(client, seed=seed, logit_bias=bias)) for seed in SEEDS]
-    assert any(answer.call for answer in answers), answers
-    assert any(answer.content and not answer.call for answer in answers), answers
-    assert any(answer.reasoning and answer.reason == "stop" for answer in answers), answers
+    kinds = {"a call": lambda answer: answer.reason == "tool_calls",
+             "content alone": lambda answer: answer.content and not answer.call,
+             "reasoning and an end": lambda answer: answer.reasoning and answer.reason == "stop"}
+    answers_with(kinds, client, logit_bias=bias_to({"<|return|>": 9, "<|end|>": 6, "final": 5}))
 
 
 @check
@@ -114,17 +125,16 @@ def streams_have_the_same_answers(client):
 @check
 def a_schema_is_kept_behind_reasoning(client):
     form = {"type": "json_schema", "json_schema": {"name": "weather", "schema": WEATHER}}
-    more = {"tools": openai.NOT_GIVEN, "response_format": form, "logit_bias": bias_to({"<|end|>": 6, "final": 5})}
-    answers = [check_answer(whole(client, seed=seed, **more)) for seed in SEEDS]
-    whole_ones = [answer for answer in answers if answer.reason == "stop"]
-    for answer in whole_ones:
-        jsonschema.validate(json.loads(answer.content), WEATHER)
-    assert any(answer.reasoning for answer in whole_ones), answers
+    bias = bias_to({"<|end|>": 6, "final": 5})
+    kinds = {"whole, behind reasoning": lambda answer: answer.reason == "stop" and answer.reasoning}
+    for answer in answers_with(kinds, client, tools=openai.NOT_GIVEN, response_format=form, logit_bias=bias):
+        if answer.reason == "stop":
+            jsonschema.validate(json.loads(answer.content), WEATHER)
 
 
 @check
 def a_turn_with_a_result_goes_on(client):
-    for seed in SEEDS:
+    for seed in range(MOST_SEEDS):
         message = ask(client, tool_choice="required", seed=seed).choices[0]
         if message.finish_reason == "tool_calls":
             break

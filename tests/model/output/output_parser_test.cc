@@ -259,6 +259,11 @@ TEST(OutputParser, FindsCallsBehindMessages) {
        {{Kind::kReasoning, "a"}, {Kind::kContent, "Let me see.\n"}, name, arguments}},
       {analysis + "a" + kNextMessage + call + R"({"city")",
        {{Kind::kReasoning, "a"}, name, {Kind::kArguments, R"({"city")"}}},
+      {analysis + "a" + kNextMessage + call.substr(0, call.size() - 5), {{Kind::kReasoning, "a"}}},
+      {analysis + "a" + kNextMessage + call.substr(0, call.find("weather")),
+       {{Kind::kReasoning, "a"}}},
+      {analysis + "a" + kNextMessage + other.substr(0, other.size() - 5),
+       {{Kind::kReasoning, "a"}, {Kind::kContent, other.substr(0, other.size() - 5)}}},
       {analysis + "a" + kNextMessage + other, {{Kind::kReasoning, "a"}, {Kind::kContent, other}}}};
   for (const auto& [text, pieces] : answers) {
     EXPECT_EQ(PartsOf(parts, text), pieces) << text;
