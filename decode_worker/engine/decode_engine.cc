@@ -29,6 +29,7 @@ DecodeEngine::DecodeEngine(const DecodeParts& parts, Options options)
       cache_(parts.cache),
       clock_(parts.clock),
       attention_(parts.runner.eviction_attention()),
+      beside_(parts.runner.runs_beside_caller()),
       options_(std::move(options)),
       mailbox_(std::make_shared<Mailbox<DecodeJob>>(options_.sessions_max)),
       running_(options_.batch_max),
@@ -108,12 +109,19 @@ void DecodeEngine::BeatOnce() {
 }
 
 void DecodeEngine::EndTurn() {
-  if (options_.on_turn) options_.on_turn();
+  TellTurn();
+  untold_ = true;
+  if (!GoesOn() || !beside_) TellTurn();
 }
 
+void DecodeEngine::TellTurn() {
+  if (std::exchange(untold_, false) && options_.on_turn) options_.on_turn();
+}
+
+bool DecodeEngine::GoesOn() const { return !(running_.empty() && prefills_.empty()) && !stalled_; }
+
 Duration DecodeEngine::Patience() const {
-  const bool computes = !(running_.empty() && prefills_.empty()) && !stalled_;
-  if (mailbox_->closed() || computes) return Duration::zero();
+  if (mailbox_->closed() || GoesOn()) return Duration::zero();
   return preemption_.refused() ? kSwapRetry : options_.idle_beat;
 }
 
@@ -249,6 +257,7 @@ bool DecodeEngine::Step() {
   const std::function<bool(DecodeSequence&, int32_t)> grow =
       [this](DecodeSequence& sequence, int32_t more) { return Grow(sequence, more); };
   const Speculator::Batch planned{.ids = batch, .sequences = running_.all(), .grow = grow};
+  if (speculator_.ComputesGuesses()) TellTurn();  // nobody waits for tokens while it does
   if (prefill) {
     speculator_.PlanNone(planned);
   } else {
@@ -297,7 +306,8 @@ absl::Status DecodeEngine::Compute(std::span<const uint64_t> batch, bool prefill
                                             .layers_per_group = 0,
                                             .on_queries = observation.take,
                                             .observed = observation.rows,
-                                            .guesses = rows - batch.size()});
+                                            .guesses = rows - batch.size(),
+                                            .meanwhile = [this] { TellTurn(); }});
   ++steps_;
   RETURN_IF_ERROR(status);
   for (size_t i = 0; i < batch.size(); ++i) {

@@ -57,8 +57,8 @@ class DecodeEngine {
     // Called when no session is preempted any more, so that new ones may be admitted. On the engine
     // thread; may be empty.
     std::function<void()> on_room;
-    // Called after every turn, when the sinks have all tokens of one step. On the engine thread;
-    // may be empty.
+    // Called once for every turn, when the sinks have all tokens of its step: at its end, or while
+    // a GPU computes the step of the next one. On the engine thread; may be empty.
     std::function<void()> on_turn;
   };
 
@@ -104,6 +104,8 @@ class DecodeEngine {
   void Run();
   void BeatOnce();
   void EndTurn();
+  void TellTurn();
+  bool GoesOn() const;  // the next turn computes a step
   void TakeMail();
   Duration Patience() const;
   void AwaitRoom(uint64_t freed_count);
@@ -164,6 +166,7 @@ class DecodeEngine {
   KvCacheManager& cache_;
   const Clock& clock_;
   const std::optional<EvictionAttention> attention_;  // nullopt: no sequence evicts
+  const bool beside_;                                 // the thread is free while a step is computed
   const Options options_;
   // Shared with callbacks, which may come after the engine's end.
   const std::shared_ptr<Mailbox<DecodeJob>> mailbox_;
@@ -182,6 +185,7 @@ class DecodeEngine {
   ChoiceFreezes freezes_;
   LocalPrefills prefills_;
   bool stalled_ = false;    // no sequence had room in the last step
+  bool untold_ = false;     // on_turn is to be called for the last turn
   int32_t again_left_ = 0;  // tokens that the next step may still compute again
   FreedWaiters::Wait room_wait_;
   StepOutputs outputs_;

@@ -49,6 +49,8 @@ class Speculator {
       : options_(options), draft_(options.draft), mtp_(options.mtp) {}
 
   bool on() const { return options_.tokens > 0; }
+  // True if guesses may come from a model or a layer, which a plan computes.
+  bool ComputesGuesses() const { return draft_ != nullptr || mtp_ != nullptr; }
   // Begins a sequence. `tokens` are those before its last token, and `hidden` is the model's hidden
   // state behind them; empty: it is not known.
   void Begin(DecodeSequence& sequence, std::span<const uint32_t> tokens,

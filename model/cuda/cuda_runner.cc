@@ -204,6 +204,7 @@ absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
   if (args.on_queries) return StepObserved(args, step);
   Enqueue(args, step);
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  if (args.meanwhile) args.meanwhile();
   RETURN_IF_ERROR(ReportLayers(args));
   return Outputs(args, step);
 }
@@ -227,6 +228,7 @@ absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   untold.on_layers_done = nullptr;
   graphs_.Run(key, [&] { Enqueue(untold, step); });
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  if (args.meanwhile) args.meanwhile();
   RETURN_IF_ERROR(Outputs(args, step));
   if (args.on_layers_done) args.on_layers_done(0, args.kv.layout.layers);
   return absl::OkStatus();
@@ -249,6 +251,7 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
     }
     observed_->Mark(device_.stream());
     if (FinishLayer(i, step) && i + 1 == count && makes_logits()) layers().Logits(step);
+    if (i == 0 && args.meanwhile) args.meanwhile();
     const View<const float, 2> taken = observed_->Await(all.count);
     RETURN_IF_ERROR(cuda::TakeStatus("a step"));
     args.on_queries(i, taken);

@@ -54,6 +54,7 @@ class CudaRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override;
   bool draws_tokens() const override { return true; }
+  bool runs_beside_caller() const override { return true; }
   // Hidden states are those that products read: rounded to bf16.
   int32_t hidden_size() const override { return config_.hidden; }
   std::optional<EvictionAttention> eviction_attention() const override;

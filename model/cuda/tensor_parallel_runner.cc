@@ -126,6 +126,7 @@ absl::Status TensorParallelRunner::Step(const StepArgs& args) {
   PENSTOCK_CHECK(pages_ != nullptr && args.kv.arena == pages_->view().arena);
   Progress progress(ranks_.size());
   threads_.Start([&](int rank) { return StepOf(rank, args, progress); });
+  if (args.meanwhile) args.meanwhile();
   // Waits until all ranks have completed `groups` groups, and checks the links meanwhile.
   const auto await = [&](int groups) {
     Progress::Seen seen = Progress::Seen::kNeither;
@@ -149,6 +150,7 @@ absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progre
   StepArgs part = args;
   part.kv = pages_->view_of(rank);
   part.kv.serials = args.kv.serials;
+  part.meanwhile = nullptr;  // the caller's thread calls it
   if (args.on_layers_done) {
     part.on_layers_done = [&](int32_t, int32_t) { progress.PassGroup(rank); };
   }

@@ -33,6 +33,7 @@ class TensorParallelRunner final : public ModelRunner {
   KvLayout kv_layout() const override;
   int32_t max_position() const override { return config_.max_position; }
   bool draws_tokens() const override { return true; }
+  bool runs_beside_caller() const override { return true; }
   int32_t hidden_size() const override { return config_.hidden; }
   bool selects_pages() const override { return ranks_.front().runner->selects_pages(); }
   // As CudaRunner::BoundsBytes, of one GPU's pages.

@@ -129,6 +129,11 @@ struct StepArgs {
   // The rows that on_queries is to have; other rows may hold anything. Empty: it has all of them.
   std::span<const RowRange> observed = {};
   size_t guesses = 0;  // sequences of one token that may turn out to be wrong; for metrics
+  // What the caller has to do beside the step, which neither waits for it nor reads or writes what
+  // it does: called at most once, on the caller's thread, when the GPU has the step's work and
+  // before its results are awaited. Only for a runner that runs_beside_caller(); not always called
+  // if the step fails.
+  std::function<void()> meanwhile = {};
 };
 
 class KvEvictor;
@@ -188,6 +193,9 @@ class ModelRunner {
   virtual std::optional<KeyRotations> key_rotations() const { return std::nullopt; }
   // True if the runner takes SequenceStep::selection.
   virtual bool selects_pages() const { return false; }
+  // True if the caller's thread is free while a step is computed, and the runner calls
+  // StepArgs::meanwhile.
+  virtual bool runs_beside_caller() const { return false; }
   // Returns INVALID_ARGUMENT for a token id or a position out of range.
   virtual absl::Status Step(const StepArgs& args) = 0;
 };

@@ -106,8 +106,8 @@ std::string OutputParser::WithoutCutBorder(std::string text) const {
   return text;
 }
 
-// True if `text` is the beginning of a tool's name and of what stands behind it, in a notation whose
-// calls are messages: what begins a message is never shown.
+// True if `text` is the beginning of a tool's name and of what stands behind it, in a notation
+// whose calls are messages: what begins a message is never shown.
 bool OutputParser::IsCutCall(std::string_view text) const {
   return !message_end_.empty() && std::ranges::any_of(parts_.tools, [&](const CalledTool& tool) {
     return Joined(tool.name, parts_.calls->name_end).starts_with(text);

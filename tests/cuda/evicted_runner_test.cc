@@ -88,8 +88,9 @@ TEST(CudaRunnerEvictions, GivesTheQueriesOfAStep) {
   gpu.on_queries = take(of_gpu);
   gpu.observed = observed;
   gpu.on_layers_done = [&](int32_t first, int32_t last) { order.push_back(100 * first + last); };
+  gpu.meanwhile = [&] { order.push_back(-1); };
   EXPECT_EQ(gpu.Step(feeds), want);
-  EXPECT_EQ(order, (std::vector<int32_t>{0, 1, 1, 102}));
+  EXPECT_EQ(order, (std::vector<int32_t>{-1, 0, 1, 1, 102}));
   cpu.on_queries = take(of_cpu);
   cpu.Step(feeds);
   ASSERT_EQ(of_gpu.size(), 2u);

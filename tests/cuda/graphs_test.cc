@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <string>
 
 #include "model/cuda/cuda_runner.h"
 #include "tests/cuda/emulator/emulated_stream.h"
@@ -351,6 +352,26 @@ TEST(CudaGraphs, TellOfLayersAtTheEnd) {
     EXPECT_EQ(layers, (std::vector<int32_t>{0, 2}));
     EXPECT_EQ(std::memcmp(told.data(), rig.kv.Block(rig.tables[0][0]), told.size()), 0);
   }
+}
+
+// The caller's own work is called for once, before the step's results come.
+TEST(CudaGraphs, LeaveTheCallerFree) {
+  const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const auto runner = *CudaRunner::Create(weights, *device, {});
+  ASSERT_TRUE(runner->runs_beside_caller());
+  Rig rig(*runner, 1);
+  std::string order;
+  rig.meanwhile = [&] { order += 'm'; };
+  rig.on_layers_done = [&](int32_t, int32_t) { order += 'l'; };
+  rig.Step({{0, Prompt(4, 1), 0, false}});
+  EXPECT_EQ(order, "mll");
+  for (int32_t i = 0; i < 3; ++i) {
+    order.clear();
+    rig.Step({{0, {4}, 4 + i}});
+    EXPECT_EQ(order, "ml");
+  }
+  EXPECT_GT(runner->graphs().launches(), 0);
 }
 
 }  // namespace

@@ -79,7 +79,8 @@ struct Rig {
                                              .on_layers_done = on_layers_done,
                                              .layers_per_group = 1,
                                              .on_queries = on_queries,
-                                             .observed = observed});
+                                             .observed = observed,
+                                             .meanwhile = meanwhile});
     EXPECT_TRUE(status.ok()) << status.message();
     return logits;
   }
@@ -92,6 +93,7 @@ struct Rig {
   std::function<void(int32_t, int32_t)> on_layers_done;
   std::function<void(int32_t, View<const float, 2>)> on_queries;
   std::vector<RowRange> observed;
+  std::function<void()> meanwhile;
 };
 
 }  // namespace penstock

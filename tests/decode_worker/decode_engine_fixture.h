@@ -272,7 +272,8 @@ class DecodeEngineTest : public ::testing::Test {
             .draft_tokens = draft_tokens_,
             .draft_rows = 64,
             .ngrams = ngrams_,
-            .on_room = [this] { OnRoom(); }});
+            .on_room = [this] { OnRoom(); },
+            .on_turn = on_turn_});
     source_ =
         std::make_unique<KvSource>(AdmissionContext{.engine = *engine_,
                                                     .cache = *cache_,
@@ -347,6 +348,7 @@ class DecodeEngineTest : public ::testing::Test {
   // on how fast they come.
   void StartWithAll() { starts_with_all_ = true; }
 
+  std::function<void()> on_turn_;
   int32_t draft_tokens_ = 0;  // no speculation
   bool ngrams_ = true;
   int64_t draft_blocks_ = 0;  // no draft model

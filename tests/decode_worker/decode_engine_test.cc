@@ -131,6 +131,82 @@ TEST_F(DecodeEngineTest, TheRunnerDrawsTokensThatNeedNoLogits) {
 }
 
 // Beside the answers of others, in chunks, with what the tiers have of it already.
+// Where tokens were when the engine told of its turns.
+class TurnRecord {
+ public:
+  void EndTurn(size_t tokens) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    (in_step_ ? in_steps_ : between_) += tokens - told_;
+    told_ = tokens;
+    told_now_.NotifyAll();
+  }
+  void SetInStep(bool in_step) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    in_step_ = in_step;
+  }
+  // Waits until all of `tokens` were told.
+  bool Await(size_t tokens) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    for (int i = 0; i < 600 && told_ < tokens; ++i) {
+      told_now_.WaitFor(mutex_, std::chrono::milliseconds(100));
+    }
+    return told_ == tokens;
+  }
+  size_t in_steps() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return in_steps_;
+  }
+  size_t between() EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    return between_;
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar told_now_;
+  bool in_step_ GUARDED_BY(mutex_) = false;
+  size_t told_ GUARDED_BY(mutex_) = 0;
+  size_t in_steps_ GUARDED_BY(mutex_) = 0;  // told while a step was computed
+  size_t between_ GUARDED_BY(mutex_) = 0;
+};
+
+class DecodeTurnTest : public DecodeEngineTest {
+ protected:
+  // Serves one session, whose steps give 9 tokens.
+  void ServeOne() {
+    std::vector<TestSession> sessions(1);
+    sessions[0].key = {.session = 1, .epoch = 0, .nonce = 1};
+    sessions[0].prompt.assign(30, 5);
+    sessions[0].answers = 10;
+    runner_.before_step = [this] { turns_.SetInStep(true); };
+    runner_.fails = [this] {  // behind StepArgs::meanwhile
+      turns_.SetInStep(false);
+      return false;
+    };
+    on_turn_ = [&] { turns_.EndTurn(sessions[0].sink->tokens()[0].size()); };
+    StartWithAll();
+    Make(20, 0);
+    Serve(sessions);
+    EXPECT_TRUE(turns_.Await(9));  // while the engine waits for a further session
+    engine_->Stop();
+  }
+
+  TurnRecord turns_;
+};
+
+TEST_F(DecodeTurnTest, TokensAreToldBetweenStepsOnACpu) {
+  ServeOne();
+  EXPECT_EQ(turns_.in_steps(), 0);
+  EXPECT_EQ(turns_.between(), 9);
+}
+
+TEST_F(DecodeTurnTest, TokensAreToldWhileAGpuComputesTheNextStep) {
+  runner_.beside_caller = true;
+  ServeOne();
+  EXPECT_EQ(turns_.in_steps(), 8);
+  EXPECT_EQ(turns_.between(), 1);  // no step follows the last one
+}
+
 TEST_F(DecodeEngineTest, TheEndsOfPromptsAreComputedHere) {
   Make(90, 4000);
   std::vector<TestSession> before = Mixed(40, 80, 5);

@@ -70,6 +70,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   std::function<void()> before_step;  // on the engine thread; may be empty
   std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
+  bool beside_caller = false;  // calls StepArgs::meanwhile
   bool repeats = false;
   bool unsure = false;  // FillHashLogits
   int32_t window = 0;   // slots that a token reads, its own included; 0: all before it
@@ -94,6 +95,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   }
   int32_t max_position() const override { return 4096; }
   bool draws_tokens() const override { return draws; }
+  bool runs_beside_caller() const override { return beside_caller; }
   std::optional<EvictionAttention> eviction_attention() const override {
     if (!evicts) return std::nullopt;
     return EvictionAttention{.heads = 1, .scale = 1, .cap = 0, .evictor = evictor.get()};
@@ -125,6 +127,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
 
   absl::Status Step(const StepArgs& args) override {
     if (before_step) before_step();
+    if (beside_caller && args.meanwhile) args.meanwhile();
     if (fails && fails()) return Internal("the step fails, as the test wants");
     for (const SequenceStep& step : args.sequences) {
       const auto bad = [](uint32_t token) { return token >= kHashVocab; };

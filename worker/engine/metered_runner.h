@@ -39,6 +39,7 @@ class MeteredRunner final : public ModelRunner {
   }
   std::optional<KeyRotations> key_rotations() const override { return runner_.key_rotations(); }
   bool selects_pages() const override { return runner_.selects_pages(); }
+  bool runs_beside_caller() const override { return runner_.runs_beside_caller(); }
   absl::Status Step(const StepArgs& args) override;
   // Counts guesses (StepArgs) of past steps that were right.
   void CountRight(int64_t guesses) { metrics_.answers.Increment(static_cast<double>(guesses)); }
