@@ -28,8 +28,10 @@ void* CudaGraphs::Make(const std::function<void()>& enqueue) {
   cuda::BeginCapture(stream_);
   enqueue();
   void* graph = cuda::EndCapture(stream_);
-  const absl::Status status = cuda::TakeStatus("a graph of a decode step");
-  if (status.ok() && graph != nullptr) {
+  absl::Status status = cuda::TakeStatus("a graph of a decode step");
+  if (status.ok() && graph == nullptr) status = Internal("CUDA captured no graph");
+  if (exchange_ != nullptr) status = exchange_->Agree({.prepared = status}).prepared;
+  if (status.ok()) {
     ++made_;
     return graph;
   }

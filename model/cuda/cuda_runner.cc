@@ -36,7 +36,7 @@ CudaRunner::CudaRunner(const Weights& weights, cuda::CudaDevice& device, const O
     : config_(options.shard.Of(weights.config)),
       device_(device),
       options_(options),
-      graphs_(options.graphs_max, device.stream()) {}
+      graphs_(options.graphs_max, device.stream(), options.exchange) {}
 
 CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 
@@ -196,11 +196,9 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
 }
 
 absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
-  const bool by_graph = options_.graphs_max > 0 && options_.exchange == nullptr;
-  if (by_graph && !args.on_queries && step.batch.paddable()) return StepAsGraph(args, step);
-  absl::Status prepared = Prepare(args, step);
-  if (options_.exchange != nullptr) prepared = options_.exchange->Agree(prepared);
-  RETURN_IF_ERROR(prepared);
+  const bool by_graph = options_.graphs_max > 0 && !args.on_queries && step.batch.paddable();
+  if (by_graph) return StepAsGraph(args, step);
+  RETURN_IF_ERROR(Agree({.prepared = Prepare(args, step)}).prepared);
   if (args.on_queries) return StepObserved(args, step);
   Enqueue(args, step);
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
@@ -209,17 +207,27 @@ absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
   return Outputs(args, step);
 }
 
+StepReadiness CudaRunner::Agree(const StepReadiness& own) const {
+  return options_.exchange == nullptr ? own : options_.exchange->Agree(own);
+}
+
+// True if memory that graphs name is no longer where it was at the last call.
+bool CudaRunner::MemoryMoved() {
+  std::vector<const void*> now = scratch_.Addresses();
+  if (selector_ != nullptr) now.insert(now.end(), {selector_->scores(), selector_->chosen()});
+  const bool moved = now != captured_;
+  captured_ = std::move(now);
+  return moved;
+}
+
 // Runs a decode step as one graph. Layers are reported when all of them are complete.
 absl::Status CudaRunner::StepAsGraph(const StepArgs& args, CudaStep& step) {
   const CudaBatchShape shape = step.batch.PaddedShape(options_.max_step_tokens);
   step.batch.PadTo(shape);
-  RETURN_IF_ERROR(Prepare(args, step));
-  std::vector<const void*> now = scratch_.Addresses();
-  if (selector_ != nullptr) now.insert(now.end(), {selector_->scores(), selector_->chosen()});
-  if (now != captured_) {
-    graphs_.Clear();
-    captured_ = std::move(now);
-  }
+  const absl::Status prepared = Prepare(args, step);
+  const StepReadiness ready = Agree({.prepared = prepared, .memory_moved = MemoryMoved()});
+  if (ready.memory_moved) graphs_.Clear();
+  RETURN_IF_ERROR(ready.prepared);
   const CudaGraphKey key{.shape = shape,
                          .arena = args.kv.arena,
                          .format = args.kv.layout.format(),
@@ -242,7 +250,7 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
       args.observed.empty() ? std::span(&all, 1) : args.observed;
   const int32_t count = config_.layers;
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
-  layers().Embed(step);
+  BeginLayers(step);
   for (int32_t i = 0; i < count; ++i) {
     layers().AppendKv(i, step);
     const auto* queries = scratch_.queries.as<Bf16>();
@@ -289,14 +297,22 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   cuda::CopyToDevice(s.inputs.as<void>(), s.inputs_here.as<void>(), bytes, device_.stream());
   step.inputs = s.inputs.as<std::byte>();
   step.kv = args.kv;
-  step.attention = &batch.all;
-  step.attention_at = &step.all_at;
-  step.selected = &batch.all_selected;
-  step.selected_at = &step.all_selected_at;
-  step.residual = s.residual.as<float>();
-  step.queries = s.queries.as<Bf16>();
-  step.centre_queries = args.kv.layout.centred ? centre_->queries() : nullptr;
   return absl::OkStatus();
+}
+
+// Sets what the layers change, for the first of them, and embeds the tokens. A step whose capture
+// was refused is enqueued again.
+void CudaRunner::BeginLayers(CudaStep& step) {
+  step.attention = &step.batch.all;
+  step.attention_at = &step.all_at;
+  step.selected = &step.batch.all_selected;
+  step.selected_at = &step.all_selected_at;
+  step.residual = scratch_.residual.as<float>();
+  step.queries = scratch_.queries.as<Bf16>();
+  step.centre_queries = step.kv.layout.centred ? centre_->queries() : nullptr;
+  step.to_add = {};
+  step.to_add_norm = nullptr;
+  layers().Embed(step);
 }
 
 absl::Status CudaRunner::GrowAttention(const CudaAttention& attention) {
@@ -348,7 +364,7 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
 void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
   auto& group_done = scratch_.group_done;
   const CudaLayers layers = this->layers();
-  layers.Embed(step);
+  BeginLayers(step);
   const int32_t count = config_.layers;
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
   size_t groups = 0;

@@ -29,7 +29,7 @@ class CudaRunner final : public ModelRunner {
     const cuda::Products* products = &cuda::OwnProducts();  // outlives the runner
     ModelShard shard;                                       // the part of the model on this GPU
     ProductExchange* exchange = nullptr;  // with the GPUs of the other shards; outlives the runner
-    // Decode steps' shapes that are kept as graphs. 0, or an exchange, turns graphs off.
+    // Decode steps' shapes that are kept as graphs. 0 turns graphs off.
     size_t graphs_max = 32;
     int load_threads = 1;  // that read the weights
     // Memory for evictions of KV is allocated, where the model allows them.
@@ -74,9 +74,12 @@ class CudaRunner final : public ModelRunner {
  private:
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
   absl::Status CheckProducts() const;
+  StepReadiness Agree(const StepReadiness& own) const;
+  bool MemoryMoved();
   absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
   absl::Status StepObserved(const StepArgs& args, CudaStep& step);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
+  void BeginLayers(CudaStep& step);
   void Enqueue(const StepArgs& args, CudaStep& step);
   bool FinishLayer(int32_t layer, CudaStep& step);
   absl::Status AllocateEvictions();

@@ -4,11 +4,12 @@
 
 namespace penstock {
 
-absl::Status RankBarrier::ArriveAndWait(const absl::Status& status) {
+StepReadiness RankBarrier::ArriveAndWait(const StepReadiness& own) {
   MutexLock lock(mutex_);
-  if (combined_.ok()) combined_ = status;
+  if (combined_.prepared.ok()) combined_.prepared = own.prepared;
+  combined_.memory_moved |= own.memory_moved;
   if (++waiting_ == ranks_) {
-    result_ = std::exchange(combined_, absl::OkStatus());
+    result_ = std::exchange(combined_, StepReadiness());
     waiting_ = 0;
     ++round_;
     changed_.NotifyAll();

@@ -17,10 +17,10 @@ absl::StatusOr<std::unique_ptr<RankExchange>> RankExchange::Create(const Parts& 
   return exchange;
 }
 
-absl::Status RankExchange::Agree(const absl::Status& prepared) {
-  absl::Status met = parts_.barrier.ArriveAndWait(prepared);
-  agreed_ = met.ok();
-  return met;
+StepReadiness RankExchange::Agree(const StepReadiness& own) {
+  StepReadiness all = parts_.barrier.ArriveAndWait(own);
+  agreed_ |= all.prepared.ok();
+  return all;
 }
 
 cuda::Product RankExchange::Sum(const cuda::Product& part, int rows, void* stream) {

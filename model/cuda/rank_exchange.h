@@ -31,8 +31,8 @@ class RankExchange final : public ProductExchange {
   // `limit`.
   absl::Status Probe(const cuda::CudaDevice& device, Duration limit);
 
-  absl::Status Agree(const absl::Status& prepared) override;
-  // True if all ranks have agreed since the last call.
+  StepReadiness Agree(const StepReadiness& own) override;
+  // True if all ranks were prepared for a step since the last call.
   bool TakeAgreed() { return std::exchange(agreed_, false); }
   // Ends the process if NCCL fails: work that the ranks have enqueued cannot be cancelled safely.
   cuda::Product Sum(const cuda::Product& part, int rows, void* stream) override;

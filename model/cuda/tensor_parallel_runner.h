@@ -41,6 +41,8 @@ class TensorParallelRunner final : public ModelRunner {
     return ranks_.front().runner->BoundsBytes(layout);
   }
   size_t weight_bytes() const;  // on all GPUs
+  // The graphs of the first GPU; the others have equally many.
+  const CudaGraphs& graphs() const { return ranks_.front().runner->graphs(); }
   // Ends the process if a GPU fails during a step: the other GPUs would wait for it forever.
   absl::Status Step(const StepArgs& args) override;
 

@@ -354,6 +354,18 @@ TEST(CudaGraphs, TellOfLayersAtTheEnd) {
   }
 }
 
+// The step whose capture is refused is computed like any other.
+TEST(CudaGraphs, ARefusedGraphChangesNoBit) {
+  const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);
+  const auto device = *cuda::CudaDevice::Open(0);
+  const auto plain = *CudaRunner::Create(weights, *device, {.graphs_max = 0});
+  const auto refused = *CudaRunner::Create(weights, *device, {});
+  Rig want(*plain, 1), got(*refused, 1);
+  cuda::emulator::RefuseNextGraph();
+  for (int32_t i = 0; i < 3; ++i) EXPECT_EQ(got.Step({{0, {4}, i}}), want.Step({{0, {4}, i}})) << i;
+  EXPECT_EQ(refused->graphs().launches(), 0);
+}
+
 // The caller's own work is called for once, before the step's results come.
 TEST(CudaGraphs, LeaveTheCallerFree) {
   const Weights weights = RandomWeights(TinyConfig(), 5, 0.2f);

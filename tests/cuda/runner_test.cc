@@ -435,9 +435,9 @@ TEST(CudaRunner, DrawsForSomeAndGivesLogitsToOthers) {
 // One GPU's part is the whole; it comes without its bias, which is not added once per GPU.
 class Whole final : public ProductExchange {
  public:
-  absl::Status Agree(const absl::Status& prepared) override {
-    EXPECT_EQ(Message(prepared), "");
-    return missing;
+  StepReadiness Agree(const StepReadiness& own) override {
+    EXPECT_EQ(Message(own.prepared), "");
+    return {.prepared = missing, .memory_moved = own.memory_moved};
   }
   cuda::Product Sum(const cuda::Product& part, int rows, void*) override {
     EXPECT_EQ(part.bias, nullptr);

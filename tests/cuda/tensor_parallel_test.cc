@@ -14,6 +14,7 @@
 #include "model/forward/transformer_runner.h"
 #include "model/sampler/token_draw.h"
 #include "tests/contract/fake_nccl/fake_nccl.h"
+#include "tests/cuda/emulator/emulated_stream.h"
 #include "tests/cuda/rounded_weights.h"
 #include "tests/support/environment.h"
 #include "worker/model/nccl_ranks.h"
@@ -111,7 +112,8 @@ class Rig {
                        .kv = kv_,
                        .logits = {logits.data(), {wanted, runner().vocab()}},
                        .on_layers_done = on_layers_done,
-                       .layers_per_group = 1});
+                       .layers_per_group = 1,
+                       .meanwhile = meanwhile});
     EXPECT_EQ(Message(status), "");
     return logits;
   }
@@ -129,6 +131,7 @@ class Rig {
   }
 
   std::function<void(int32_t, int32_t)> on_layers_done;
+  std::function<void()> meanwhile;
 
  protected:
   void SetPages(const PagedKv& kv) {
@@ -177,14 +180,15 @@ class OneGpuRig final : public Rig {
 
 class ManyGpusRig final : public Rig {
  public:
-  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16) {
+  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16,
+              const CudaRunner::Options& options = {}) {
     std::vector<cuda::CudaDevice*> devices;
     for (int rank = 0; rank < ranks; ++rank) {
       devices_.push_back(*cuda::CudaDevice::Open(rank));
       devices.push_back(devices_.back().get());
     }
     links_ = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), ranks, {});
-    runner_ = *TensorParallelRunner::Create(weights, devices, *links_, {});
+    runner_ = *TensorParallelRunner::Create(weights, devices, *links_, options);
     const KvLayout layout = cuda::LayoutOfRank(LayoutOf(*runner_, dtype), ranks);
     std::vector<std::unique_ptr<cuda::CudaPages>> parts;
     for (const auto& device : devices_) {
@@ -195,6 +199,7 @@ class ManyGpusRig final : public Rig {
     SetPages(pages_->view());
   }
   ModelRunner& runner() override { return *runner_; }
+  const CudaGraphs& graphs() const { return runner_->graphs(); }
 
  private:
   std::vector<std::unique_ptr<cuda::CudaDevice>> devices_;
@@ -382,6 +387,59 @@ TEST_P(TensorParallelTest, TellsOfLayersThatAllHaveInOrder) {
   EXPECT_EQ(layers, (std::vector<int32_t>{0, 1, 1, 2}));
   EXPECT_EQ(told, page_of(0, 2 * layer));
   EXPECT_EQ(std::count(told.begin(), told.end(), std::byte{0}) < 100, true);
+}
+
+// What NCCL forbids, such as a call that not all ranks capture.
+std::string NcclViolations() {
+  void* fake = dlopen(FAKE_NCCL, RTLD_NOW);
+  return reinterpret_cast<FakeNcclViolations*>(dlsym(fake, "fake_nccl_violations"))();
+}
+
+// Prompts, decode steps of growing batches, whose logits move on the first GPU alone, and steps of
+// the same shapes again.
+void CompareGraphs(ManyGpusRig& graphed, ManyGpusRig& plain) {
+  const auto step = [&](const std::vector<Feed>& feeds) {
+    EXPECT_EQ(graphed.Step(feeds), plain.Step(feeds));
+  };
+  step({{0, Prompt(5, 1), 0}});
+  for (int32_t i = 0; i < 3; ++i) step({{0, {7}, 5 + i}});
+  step({{1, Prompt(9, 2), 0}, {2, Prompt(4, 3), 0}});
+  for (int32_t i = 0; i < 4; ++i) step({{0, {3}, 8 + i}, {1, {5}, 9 + i}, {2, {11}, 4 + i}});
+  step({{0, {2}, 12}});
+  for (int sequence = 0; sequence < 3; ++sequence) {
+    EXPECT_EQ(graphed.Pages(sequence), plain.Pages(sequence)) << sequence;
+  }
+}
+
+TEST_P(TensorParallelTest, GraphsChangeNoBit) {
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  ManyGpusRig graphed(weights, GetParam());
+  ManyGpusRig plain(weights, GetParam(), KvDtype::kBf16, {.graphs_max = 0});
+  CompareGraphs(graphed, plain);
+  EXPECT_GE(graphed.graphs().launches(), 4);
+  EXPECT_EQ(plain.graphs().size(), 0);
+  EXPECT_EQ(NcclViolations(), "");
+}
+
+TEST_P(TensorParallelTest, WhereOneGpuHasNoGraphNoneUsesIts) {
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  ManyGpusRig graphed(weights, GetParam());
+  ManyGpusRig plain(weights, GetParam(), KvDtype::kBf16, {.graphs_max = 0});
+  cuda::emulator::RefuseNextGraph();
+  CompareGraphs(graphed, plain);
+  EXPECT_EQ(graphed.graphs().launches(), 0);
+  EXPECT_EQ(NcclViolations(), "");
+}
+
+TEST_P(TensorParallelTest, LeavesTheCallerFree) {
+  const Weights weights = RandomWeights(SmallConfig(), 5, 0.2f);
+  ManyGpusRig rig(weights, GetParam());
+  ASSERT_TRUE(rig.runner().runs_beside_caller());
+  std::string order;
+  rig.meanwhile = [&] { order += 'm'; };
+  rig.on_layers_done = [&](int32_t, int32_t) { order += 'l'; };
+  rig.Step({{0, Prompt(5, 1), 0}});
+  EXPECT_EQ(order, "mll");
 }
 
 // A refused step names its error, and the next step is computed.

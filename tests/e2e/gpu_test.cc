@@ -347,8 +347,8 @@ class DegreesTest : public testing::TestWithParam<Degrees> {};
 
 std::vector<std::string> OnGpus(int count, const std::vector<std::string>& more = {}) {
   std::vector<std::string> flags = kOnGpu;
-  flags.insert(flags.end(),
-               {"--nccl_library=" FAKE_NCCL, "--tensor_parallel=" + std::to_string(count)});
+  flags.insert(flags.end(), {"--nccl_library=" FAKE_NCCL,
+                             "--tensor_parallel=" + std::to_string(count), "--gpu_graphs=always"});
   flags.insert(flags.end(), more.begin(), more.end());
   return flags;
 }

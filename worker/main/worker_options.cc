@@ -54,6 +54,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .tensor_parallel = static_cast<int32_t>(config.tensor_parallel()),
           .nccl_library = config.nccl_library(),
           .gpu_kernels = config.gpu_kernels(),
+          .gpu_graphs = config.gpu_graphs(),
           .numerics = config.numerics(),
           .evicts = Evicts(config),
           .selects = !config.kv_selection().empty() && config.kv_selection() != "none",

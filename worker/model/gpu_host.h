@@ -23,6 +23,8 @@ struct GpuOptions {
   int64_t blocks_max = 0;           // maximum of pages, even if more fit; 0: no limit
   uint64_t page_bytes_max = 0;      // the same in bytes of all pages
   std::string kernels = "auto";     // the implementation of the matrix products: own, library, auto
+  // Decode steps as graphs: "never", "always", or "auto", on one GPU.
+  std::string graphs = "auto";
   // "exact", or "fast": attention of prompts by the library (CudaRunner::Options::fast_prompts).
   std::string numerics = "exact";
   int32_t block_tokens = 16;

@@ -49,9 +49,16 @@ absl::StatusOr<std::unique_ptr<cuda::Products>> MakeProducts(const cuda::CudaDev
   return cuda::MakeLibraryProducts(device.info());
 }
 
+// Graphs of several GPUs hold NCCL's calls, and never ran on real GPUs.
+bool MakesGraphs(const GpuOptions& options) {
+  return options.graphs == "always" || (options.graphs == "auto" && options.tensor_parallel == 1);
+}
+
 CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Products* products) {
+  const CudaRunner::Options defaults;
   return {.max_step_tokens = options.step_tokens,
           .products = products == nullptr ? &cuda::OwnProducts() : products,
+          .graphs_max = MakesGraphs(options) ? defaults.graphs_max : 0,
           .load_threads = options.threads,
           .evicts = options.evicts,
           .selects = options.selects,

@@ -194,6 +194,11 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "gpu_kernels is {}, and device is {}; set device=cuda:0, or leave gpu_kernels out",
         options.gpu_kernels, options.device);
   }
+  if (!gpu && options.gpu_graphs == "always") {
+    return FailedPrecondition(
+        "gpu_graphs is {}, and device is {}; set device=cuda:0, or leave gpu_graphs out",
+        options.gpu_graphs, options.device);
+  }
   if (!gpu && options.numerics != "exact") {
     return FailedPrecondition(
         "numerics is {}, and device is {}; the library's attention needs a GPU: set device=cuda:0, "
@@ -275,6 +280,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .memory_utilization = options.gpu_memory_utilization,
                  .step_tokens = options.step_tokens,
                  .kernels = options.gpu_kernels,
+                 .graphs = options.gpu_graphs,
                  .numerics = options.numerics,
                  .block_tokens = options.block_tokens,
                  .format = place.format,

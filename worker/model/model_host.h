@@ -43,6 +43,7 @@ struct ModelHost {
     int32_t tensor_parallel = 1;       // GPUs, from that one on
     std::string nccl_library;          // where there are several
     std::string gpu_kernels = "auto";  // as GpuOptions::kernels
+    std::string gpu_graphs = "auto";   // as GpuOptions::graphs
     std::string numerics = "exact";    // as GpuOptions::numerics
     bool evicts = false;               // requests may evict KV: a GPU needs memory for it
     // Requests may select pages: a GPU, and the memory of a file of pages, have room for bounds.

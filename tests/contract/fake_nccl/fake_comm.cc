@@ -126,6 +126,13 @@ void RunGather(Comm& comm, const Op& op) {
 void LaunchGathers(Comm& comm) {
   for (const Op& op : comm.launching) {
     if (op.gather_from == nullptr) continue;
+    if (IsCaptured(op)) {
+      op.stream->Enqueue([&comm, op] {  // with every launch of the graph
+        ++comm.gathering;
+        RunGather(comm, op);
+      });
+      continue;
+    }
     ++comm.gathering;
     op.stream->Enqueue([&comm, op] { RunGather(comm, op); });
   }
@@ -148,6 +155,10 @@ bool RunOp(Comm& comm, const Op& op) {
 }
 
 }  // namespace
+
+bool IsCaptured(const Op& op) {
+  return static_cast<const penstock::cuda::HardwareStream*>(op.stream)->captures();
+}
 
 void Launch(Comm& comm) {
   LaunchGathers(comm);

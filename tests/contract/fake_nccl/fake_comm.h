@@ -67,6 +67,8 @@ struct penstock::nccl::Comm {
 
 namespace fake_nccl {
 
+// True if the calling thread captures the operation for a graph.
+bool IsCaptured(const Op& op);
 // Under comm.mutex: puts the operations of a group into their streams.
 void Launch(Comm& comm);
 // The communicator's thread: connects, then moves the bytes of one operation after the other.

@@ -24,6 +24,15 @@ bool FakeGatherGroup::Await(std::unique_lock<std::mutex>& lock, const std::atomi
   return met();
 }
 
+void FakeGatherGroup::Call(int rank, bool captured,
+                           const std::function<void(const std::string&)>& violate) {
+  std::lock_guard lock(mutex_);
+  const int64_t number = calls_[static_cast<size_t>(rank)]++;
+  Calls& all = called_.try_emplace(number, Calls{.captured = captured}).first->second;
+  if (all.captured != captured) violate("a call that some ranks capture and others do not");
+  if (++all.ranks == ranks_) called_.erase(number);
+}
+
 void FakeGatherGroup::Run(int rank, const Gather& gather, const std::atomic<bool>& quit,
                           const std::function<void(const std::string&)>& violate) {
   std::unique_lock lock(mutex_);

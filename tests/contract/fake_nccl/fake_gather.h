@@ -27,13 +27,17 @@ class FakeGatherGroup {
   void Join() { ++joined_; }
   bool complete() const { return joined_ == ranks_; }
 
+  // The next call of `rank`, which is captured for a graph on all ranks or on none.
+  void Call(int rank, bool captured, const std::function<void(const std::string&)>& violate);
+
   // The next of `rank`'s operations, as a GPU does it: over when every rank has come to it and has
   // all that it is to get, or when `quit`. What NCCL forbids goes to `violate`.
   void Run(int rank, const Gather& gather, const std::atomic<bool>& quit,
            const std::function<void(const std::string&)>& violate);
 
  private:
-  explicit FakeGatherGroup(int ranks) : ranks_(ranks), turns_(static_cast<size_t>(ranks)) {}
+  explicit FakeGatherGroup(int ranks)
+      : ranks_(ranks), calls_(static_cast<size_t>(ranks)), turns_(static_cast<size_t>(ranks)) {}
 
   struct Round {
     std::map<int, Gather> gathers;  // of the ranks that have come
@@ -46,6 +50,12 @@ class FakeGatherGroup {
   std::atomic<int> joined_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<int64_t> turns_;  // of each rank
+  struct Calls {
+    bool captured = false;
+    int ranks = 0;  // that have made it
+  };
+  std::vector<int64_t> calls_;       // of each rank
+  std::map<int64_t, Calls> called_;  // that some ranks have made
+  std::vector<int64_t> turns_;       // of each rank
   std::map<int64_t, Round> rounds_;
 };

@@ -4,7 +4,8 @@
 //   * a call on a communicator that is opening, closing or gone, or still busy with the last one;
 //   * a send whose receive is not posted (NCCL would spin on the GPU), or of another size;
 //   * groups that do not balance, and destroying what was neither finalized nor revoked;
-//   * all-gathers of different sizes, of overlapping memory, or of ranks in several processes.
+//   * all-gathers of different sizes, of overlapping memory, of ranks in several processes, or
+//     captured for graphs on some ranks only.
 // With FAKE_NCCL_LOG in the environment, violations and ends are appended to that file.
 
 #include <algorithm>
@@ -165,6 +166,7 @@ Result ncclAllGather(const void* from, void* to, size_t count, int type, Comm* c
   if (group_depth != 0) Violate("ncclAllGather in a group");
   if (comm->ranks > 1 && !comm->group->complete()) Violate("an all-gather beyond this process");
   op.number = NumberOperation();
+  comm->group->Call(comm->rank, IsCaptured(op), Violate);
   std::lock_guard lock(comm->mutex);
   comm->launching.push_back(op);
   comm->busy = true;

@@ -22,7 +22,7 @@ namespace emulator {
 // Enqueues `work`; with no stream (nullptr) it runs at once.
 void Enqueue(void* stream, std::function<void()> work);
 
-// Makes the next EndCapture of the calling thread fail.
+// Makes the next EndCapture fail, of any thread.
 void RefuseNextGraph();
 
 }  // namespace emulator

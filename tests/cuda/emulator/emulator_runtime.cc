@@ -46,7 +46,7 @@ struct Capture {
 
 thread_local int selected = 0;
 thread_local Capture capture;
-thread_local bool graph_refused = false;
+std::atomic<bool> graph_refused = false;
 thread_local const char* last_error = nullptr;
 
 // Ends the process, because a real capture fails if the thread calls this while it captures.
@@ -66,6 +66,7 @@ struct Stream : HardwareStream {
     Add({.run = std::move(work)});
   }
   std::byte* Seen(const void* p) const override { return emulator::SeenByHardware(p); }
+  bool captures() const override { return capture.stream == this; }
 
   // Work of other threads: so much of a stream's.
   struct Others {
@@ -375,7 +376,7 @@ void BeginCapture(void* stream) {
 void* EndCapture(void* stream) {
   PENSTOCK_CHECK(capture.graph != nullptr && capture.stream == Of(stream), "not captured");
   const Capture done = std::exchange(capture, Capture());
-  if (!std::exchange(graph_refused, false)) return new Graph{.work = done.graph->work};
+  if (!graph_refused.exchange(false)) return new Graph{.work = done.graph->work};
   last_error = "no graph";
   return nullptr;
 }

@@ -13,6 +13,8 @@ namespace penstock::cuda {
 struct HardwareStream : EmulatedStream {
   // emulator::SeenByHardware, which such a library is not linked with.
   virtual std::byte* Seen(const void* p) const = 0;
+  // True if what the calling thread enqueues is captured for a graph.
+  virtual bool captures() const = 0;
 };
 
 }  // namespace penstock::cuda

@@ -51,7 +51,11 @@ TEST(RankBarrier, WhatOneHasAllHear) {
                 const bool bad = i % 3 == 0 && rank == i / 3 % kRanks;
                 const absl::Status own = bad ? Internal("in {}", i) : absl::OkStatus();
                 const std::string want = i % 3 == 0 ? fmt::format("in {}", i) : "";
-                if (Message(meeting.ArriveAndWait(own)) != want) ++wrong;
+                const bool moved = i % 5 == 0 && rank == i / 5 % kRanks;
+                const StepReadiness all =
+                    meeting.ArriveAndWait({.prepared = own, .memory_moved = moved});
+                if (Message(all.prepared) != want) ++wrong;
+                if (all.memory_moved != (i % 5 == 0)) ++wrong;
               }
               return absl::OkStatus();
             })),

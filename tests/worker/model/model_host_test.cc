@@ -64,6 +64,15 @@ TEST(ModelHost, LibraryKernelsAreNotTheCpus) {
   EXPECT_NE(Message(status).find("gpu_kernels is library"), std::string::npos) << status.message();
 }
 
+TEST(ModelHost, GraphsAreNotTheCpus) {
+  const absl::Status status =
+      ModelHost::Open(
+          {.model = ModelFolder(), .kv_memory = "1MiB", .threads = 1, .gpu_graphs = "always"})
+          .status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(Message(status).find("gpu_graphs is always"), std::string::npos) << status.message();
+}
+
 TEST(ModelHost, FastNumericsAreNotTheCpus) {
   ModelHost::Options options{.model = ModelFolder(), .kv_memory = "1MiB", .threads = 1};
   const auto exact = ModelHost::Open(options);
