@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/statvfs.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/vfs.h>
@@ -30,6 +31,17 @@ absl::Status CheckIsOnDisk(int fd, const std::string& directory) {
                             directory);
 }
 
+// A file system may give all that it has before it finds that this is too little, and everything
+// else on the disk would fail for that moment.
+absl::Status CheckRoom(int fd, const std::string& directory, size_t bytes) {
+  struct statvfs disk {};
+  if (fstatvfs(fd, &disk) != 0) return ErrnoStatus(errno, directory);
+  const uint64_t room = uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (bytes <= room) return absl::OkStatus();
+  return ResourceExhausted("{} for a file in {}, whose disk has {} left", FormatBytes(bytes),
+                           directory, FormatBytes(room));
+}
+
 absl::Status TakeSpace(int fd, const std::string& directory, size_t bytes) {
   if (fallocate(fd, 0, 0, static_cast<off_t>(bytes)) == 0) return absl::OkStatus();
   if (errno == EOPNOTSUPP) {
@@ -47,6 +59,7 @@ absl::StatusOr<std::unique_ptr<PageFile>> PageFile::Create(const std::string& di
                                                            size_t bytes) {
   ASSIGN_OR_RETURN(OwnedFd fd, OpenUnnamedFile(directory, "pages of KV"));
   RETURN_IF_ERROR(CheckIsOnDisk(fd.get(), directory));
+  RETURN_IF_ERROR(CheckRoom(fd.get(), directory, bytes));
   RETURN_IF_ERROR(TakeSpace(fd.get(), directory, bytes));
   void* data = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {

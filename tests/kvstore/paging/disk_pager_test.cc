@@ -172,6 +172,7 @@ TEST(DiskPager, RefusesADiskWithoutRoom) {
                         {.directory = ".", .blocks = blocks, .memory_bytes = uint64_t{1} << 50})
           .status();
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("for a file in ., whose disk has"));
 }
 
 }  // namespace
