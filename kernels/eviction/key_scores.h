@@ -31,6 +31,12 @@ enum class KeyScoring : uint8_t {
   kNone,
 };
 
+// True if a key's score comes of the keys in the pages. Otherwise ScoreKeys reads no page.
+constexpr bool ReadsKeys(KeyScoring scoring) {
+  return scoring != KeyScoring::kRandom && scoring != KeyScoring::kNone &&
+         scoring != KeyScoring::kGiven;
+}
+
 // The room kernels/eviction decides which tokens' keys and values of a sequence stay when there is
 // no room for all, and copies them. It works on pages and queries of one layer. It knows no model,
 // no request and no owner of a page.

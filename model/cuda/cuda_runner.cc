@@ -78,11 +78,10 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
 }
 
 // Not where attention has a window, which counts positions and not slots, nor with sinks, which the
-// scores of keys do not know, nor with latents, which have no keys of heads. One GPU of several has
-// some of the heads only.
+// scores of keys do not know, nor with latents, which have no keys of heads.
 absl::Status CudaRunner::AllocateEvictions() {
   const auto& windows = config_.sliding_window;
-  if (options_.exchange != nullptr || config_.attention_sinks || config_.HasLatents() ||
+  if (config_.attention_sinks || config_.HasLatents() ||
       std::ranges::count(windows, 0) != std::ssize(windows)) {
     return absl::OkStatus();
   }

@@ -57,7 +57,9 @@ class CudaRunner final : public ModelRunner {
   bool runs_beside_caller() const override { return true; }
   // Hidden states are those that products read: rounded to bf16.
   int32_t hidden_size() const override { return config_.hidden; }
+  // Of this GPU's heads.
   std::optional<EvictionAttention> eviction_attention() const override;
+  CudaEvictor* evictor() const { return evictor_.get(); }  // null: no evictions
   bool selects_pages() const override { return selector_ != nullptr; }
   // The memory of a block's bounds, which KeepBounds allocates; 0: the runner keeps none.
   size_t BoundsBytes(const KvLayout& layout) const;

@@ -14,44 +14,64 @@ constexpr Duration kLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
-// The ranks' progress in a step.
+// The ranks' progress in a step. Every rank makes the same reports in the same order, each when a
+// layer's queries or the pages of a group of layers are complete on it.
 class TensorParallelRunner::Progress {
  public:
-  static constexpr int kAll = std::numeric_limits<int>::max();  // all groups
+  static constexpr int kAll = std::numeric_limits<int>::max();  // all reports
 
-  explicit Progress(size_t ranks) : groups_(ranks) {}
+  explicit Progress(size_t ranks) : reports_(ranks) {}
 
-  void PassGroup(int rank) EXCLUDES(mutex_) {
+  // Returns the number of the rank's reports so far.
+  int Report(int rank) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
-    ++groups_[static_cast<size_t>(rank)];
     changed_.NotifyAll();
+    return ++reports_[static_cast<size_t>(rank)];
   }
   void End(int rank, bool failed) EXCLUDES(mutex_) {
     MutexLock lock(mutex_);
     ++ended_;
     failed_ |= failed;
-    if (!failed) groups_[static_cast<size_t>(rank)] = kAll;
+    if (!failed) reports_[static_cast<size_t>(rank)] = kAll;
     changed_.NotifyAll();
   }
   enum class Seen { kPassed, kFailed, kNeither };
-  // Waits until every rank has completed `groups` groups of layers or ended, or a rank has failed;
-  // returns early after a while.
-  Seen Await(int groups) EXCLUDES(mutex_) {
+  // Waits until every rank has made `reports` reports or ended, or a rank has failed; returns early
+  // after a while.
+  Seen Await(int reports) EXCLUDES(mutex_) {
     const TimePoint deadline = std::chrono::steady_clock::now() + kLook;
     MutexLock lock(mutex_);
     while (true) {
-      if (*std::ranges::min_element(groups_) >= groups) return Seen::kPassed;
-      if (failed_ && ended_ == groups_.size()) return Seen::kFailed;
+      if (*std::ranges::min_element(reports_) >= reports) return Seen::kPassed;
+      if (failed_ && ended_ == reports_.size()) return Seen::kFailed;
       const Duration left = deadline - std::chrono::steady_clock::now();
       if (left <= Duration::zero()) return Seen::kNeither;
       changed_.WaitFor(mutex_, left);
     }
   }
+  // Lets the ranks go on that wait for the caller behind their first `reports` reports.
+  void Release(int reports) EXCLUDES(mutex_) {
+    MutexLock lock(mutex_);
+    released_ = reports;
+    changed_.NotifyAll();
+  }
+  // Waits until the caller has released that report; false after a while.
+  bool AwaitRelease(int report) EXCLUDES(mutex_) {
+    const TimePoint deadline = std::chrono::steady_clock::now() + kLook;
+    MutexLock lock(mutex_);
+    while (released_ < report) {
+      const Duration left = deadline - std::chrono::steady_clock::now();
+      if (left <= Duration::zero()) return false;
+      changed_.WaitFor(mutex_, left);
+    }
+    return true;
+  }
 
  private:
   Mutex mutex_;
   CondVar changed_;
-  std::vector<int> groups_ GUARDED_BY(mutex_);  // completed groups of each rank
+  std::vector<int> reports_ GUARDED_BY(mutex_);  // of each rank
+  int released_ GUARDED_BY(mutex_) = 0;
   size_t ended_ GUARDED_BY(mutex_) = 0;
   bool failed_ GUARDED_BY(mutex_) = false;
 };
@@ -72,9 +92,16 @@ absl::StatusOr<std::unique_ptr<TensorParallelRunner>> TensorParallelRunner::Crea
   const absl::Status opened = runner->threads_.Run([&](int rank) {
     return runner->Open(rank, weights, *devices[static_cast<size_t>(rank)], options);
   });
-  if (opened.ok()) return runner;
-  links.Abort();  // before the ranks' memory is freed
-  return opened;
+  if (!opened.ok()) {
+    links.Abort();  // before the ranks' memory is freed
+    return opened;
+  }
+  if (runner->ranks_.front().runner->evictor() != nullptr) {
+    const int64_t width = int64_t{weights.config.heads} * weights.config.head_dim;
+    runner->queries_ = std::make_unique<JoinedQueries>(links.ranks(), options.max_step_tokens,
+                                                       width / links.ranks());
+  }
+  return runner;
 }
 
 absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::CudaDevice& device,
@@ -105,9 +132,23 @@ KvLayout TensorParallelRunner::kv_layout() const {
 
 absl::Status TensorParallelRunner::SetPages(const cuda::ShardedPages& pages) {
   pages_ = &pages;
+  std::vector<ShardedEvictor::Rank> evictors;
+  for (int rank = 0; queries_ != nullptr && rank < links_.ranks(); ++rank) {
+    evictors.push_back({.evictor = ranks_[static_cast<size_t>(rank)].runner->evictor(),
+                        .kv = pages.view_of(rank)});
+  }
+  if (!evictors.empty()) evictor_ = std::make_unique<ShardedEvictor>(std::move(evictors));
   return threads_.Run([&](int rank) {
     return ranks_[static_cast<size_t>(rank)].runner->KeepBounds(pages.view_of(rank));
   });
+}
+
+std::optional<EvictionAttention> TensorParallelRunner::eviction_attention() const {
+  if (evictor_ == nullptr) return std::nullopt;
+  std::optional<EvictionAttention> attention = ranks_.front().runner->eviction_attention();
+  attention->heads = config_.heads;
+  attention->evictor = evictor_.get();
+  return attention;
 }
 
 size_t TensorParallelRunner::weight_bytes() const {
@@ -127,22 +168,38 @@ absl::Status TensorParallelRunner::Step(const StepArgs& args) {
   Progress progress(ranks_.size());
   threads_.Start([&](int rank) { return StepOf(rank, args, progress); });
   if (args.meanwhile) args.meanwhile();
-  // Waits until all ranks have completed `groups` groups, and checks the links meanwhile.
-  const auto await = [&](int groups) {
-    Progress::Seen seen = Progress::Seen::kNeither;
-    while ((seen = progress.Await(groups)) == Progress::Seen::kNeither) CheckLinks();
-    return seen == Progress::Seen::kPassed;
-  };
-  if (args.on_layers_done && !args.sequences.empty()) {
-    const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : config_.layers;
-    int passed = 0;
-    for (int32_t first = 0; first < config_.layers; first += group) {
-      if (!await(++passed)) break;
-      args.on_layers_done(first, std::min(first + group, config_.layers));
-    }
-  }
-  await(Progress::kAll);
+  if (!args.sequences.empty()) Report(args, progress);
+  Await(Progress::kAll, progress);
   return threads_.Join();
+}
+
+// Waits until all ranks have made `reports` reports, and checks the links meanwhile. False: the
+// step has failed.
+bool TensorParallelRunner::Await(int reports, Progress& progress) const {
+  Progress::Seen seen = Progress::Seen::kNeither;
+  while ((seen = progress.Await(reports)) == Progress::Seen::kNeither) CheckLinks();
+  return seen == Progress::Seen::kPassed;
+}
+
+// Tells the caller of Step what all ranks have reported. Every rank has enqueued the rest of a
+// layer before it reports the layer's queries. So each exchange that a GPU waits for is enqueued on
+// all GPUs, and work for an eviction, which may be queued behind the exchange, comes to its end.
+void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : config_.layers;
+  int64_t rows = 0;
+  for (const SequenceStep& sequence : args.sequences) rows += std::ssize(sequence.tokens);
+  int reports = 0;
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    if (args.on_queries) {
+      if (!Await(++reports, progress)) return;
+      args.on_queries(layer, queries_->first(rows));
+      progress.Release(reports);
+    }
+    const int32_t end = layer + 1;
+    if (!args.on_layers_done || (end % group != 0 && end != config_.layers)) continue;
+    if (!Await(++reports, progress)) return;
+    args.on_layers_done(layer / group * group, end);
+  }
 }
 
 absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progress& progress) {
@@ -152,12 +209,29 @@ absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progre
   part.kv.serials = args.kv.serials;
   part.meanwhile = nullptr;  // the caller's thread calls it
   if (args.on_layers_done) {
-    part.on_layers_done = [&](int32_t, int32_t) { progress.PassGroup(rank); };
+    part.on_layers_done = [&](int32_t, int32_t) { progress.Report(rank); };
+  }
+  if (args.on_queries) {
+    part.on_queries = [&](int32_t, View<const float, 2> queries) {
+      GiveQueries(rank, args, queries, progress);
+    };
   }
   absl::Status status = own.runner->Step(part);
   if (own.exchange->TakeAgreed()) PENSTOCK_CHECK_EQ(Message(status), "");
   progress.End(rank, !status.ok());
   return status;
+}
+
+// Returns when the caller of Step has worked with the layer's queries of all ranks. It may be
+// waiting for a GPU then, so that this thread checks the rank's link.
+void TensorParallelRunner::GiveQueries(int rank, const StepArgs& args, View<const float, 2> queries,
+                                       Progress& progress) {
+  const RowRange all{.first = 0, .count = queries.dim(0)};
+  for (const RowRange& rows : args.observed.empty() ? std::span(&all, 1) : args.observed) {
+    queries_->Put(rank, queries, rows.first, rows.count);
+  }
+  const int report = progress.Report(rank);
+  while (!progress.AwaitRelease(report)) PENSTOCK_CHECK_EQ(Message(links_.Look(rank)), "");
 }
 
 }  // namespace penstock

@@ -1,10 +1,13 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/sharded/sharded_pages.h"
 #include "model/cuda/cuda_runner.h"
+#include "model/cuda/eviction/joined_queries.h"
+#include "model/cuda/eviction/sharded_evictor.h"
 #include "model/cuda/rank_exchange.h"
 #include "model/cuda/rank_threads.h"
 
@@ -25,8 +28,8 @@ class TensorParallelRunner final : public ModelRunner {
       const CudaRunner::Options& options);
 
   // Sets the pages, which outlive the runner; their block_tokens and dtype may differ from
-  // kv_layout(). Called once, before the first step. Each GPU keeps the bounds of its heads' pages
-  // (CudaRunner::KeepBounds), whose errors it returns.
+  // kv_layout(). Called once, before the first step and before eviction_attention. Each GPU keeps
+  // the bounds of its heads' pages (CudaRunner::KeepBounds), whose errors it returns.
   absl::Status SetPages(const cuda::ShardedPages& pages);
 
   int32_t vocab() const override { return config_.vocab; }
@@ -35,6 +38,8 @@ class TensorParallelRunner final : public ModelRunner {
   bool draws_tokens() const override { return true; }
   bool runs_beside_caller() const override { return true; }
   int32_t hidden_size() const override { return config_.hidden; }
+  // Of the heads of all GPUs.
+  std::optional<EvictionAttention> eviction_attention() const override;
   bool selects_pages() const override { return ranks_.front().runner->selects_pages(); }
   // As CudaRunner::BoundsBytes, of one GPU's pages.
   size_t BoundsBytes(const KvLayout& layout) const {
@@ -57,6 +62,10 @@ class TensorParallelRunner final : public ModelRunner {
   absl::Status Open(int rank, const Weights& weights, cuda::CudaDevice& device,
                     const CudaRunner::Options& options);
   absl::Status StepOf(int rank, const StepArgs& args, Progress& progress);
+  void GiveQueries(int rank, const StepArgs& args, View<const float, 2> queries,
+                   Progress& progress);
+  void Report(const StepArgs& args, Progress& progress);
+  bool Await(int reports, Progress& progress) const;
   void CheckLinks() const;
 
   const ModelConfig config_;
@@ -64,6 +73,8 @@ class TensorParallelRunner final : public ModelRunner {
   RankBarrier barrier_;
   std::vector<Rank> ranks_;
   const cuda::ShardedPages* pages_ = nullptr;
+  std::unique_ptr<ShardedEvictor> evictor_;  // null: no evictions
+  std::unique_ptr<JoinedQueries> queries_;   // likewise
   RankThreads threads_;
 };
 

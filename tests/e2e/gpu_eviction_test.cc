@@ -180,6 +180,30 @@ TEST(GpuEvictionTest, SwapsChangeNothing) {
   EXPECT_GT(StatsOf(cluster.decode().front()).swaps_out(), 0u);
 }
 
+// Each GPU of a worker evicts in its own heads, prompts in chunks and answers.
+TEST(GpuEvictionTest, SeveralGpusEvictAsInOneProcess) {
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
+  ModelHost::Options options = OneProcess();
+  options.tensor_parallel = 2;
+  options.nccl_library = FAKE_NCCL;
+  LocalGenerator local(options);
+  const std::vector<std::string> two = {"--tensor_parallel=2", "--nccl_library=" FAKE_NCCL};
+  std::vector<std::string> chunks = two;
+  chunks.emplace_back("--random_chunks");
+  Cluster cluster(
+      {.prefill_flags = OnGpu(chunks), .decode_flags = OnGpu(two), .worker_suffix = "-emulated"});
+  const TestRequest request = PromptOf(70, local.vocab(), 381, 20);
+  const std::vector<uint32_t> exact = Expected(local, request, "");
+  for (const char* policy : {"h2o:64+16", "tova:64+16"}) {
+    const TestAnswer answer = AskFor(cluster, request, policy);
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, policy)) << policy;
+    EXPECT_NE(answer.tokens[0], exact) << policy;
+    EXPECT_EQ(answer.usage.evicted_tokens(), 6u) << policy;
+    EXPECT_EQ(answer.usage.compactions(), 1u) << policy;
+  }
+}
+
 // The decode worker dies, and the answer so far is computed again through the same compactions; or
 // it hands its sequences over as they are.
 class GpuEvictionFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};

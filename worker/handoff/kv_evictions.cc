@@ -14,7 +14,7 @@ absl::StatusOr<KvEvictions> KvEvictions::Open(const std::string& kv_eviction,
   if (!ability.runner) {
     return FailedPrecondition(
         "kv_eviction is {}, which needs a kv_format without a span, a model without sliding "
-        "windows, attention sinks and latents, and on GPUs tensor_parallel=1; use none",
+        "windows, attention sinks and latents; use none",
         kv_eviction);
   }
   if (ability.step_tokens < kObservedTokensMax) {

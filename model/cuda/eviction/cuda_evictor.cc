@@ -89,33 +89,35 @@ cuda::KeyScoreParams CudaEvictor::ParamsOf(const KeyScoresArgs& args) {
 }
 
 void CudaEvictor::Score(const KeyScoresArgs& args) {
-  device_.Select();
-  switch (args.scoring) {
-    case KeyScoring::kRandom:
-    case KeyScoring::kNone:
-      return ScoreKeys(exec_, args);  // from no page
-    case KeyScoring::kGiven:
-      return;
-    case KeyScoring::kAttention:
-    case KeyScoring::kLayerAttention: {
-      const cuda::KeyScoreParams params = ParamsOf(args);
-      const auto floats = static_cast<size_t>(params.kv.kv_heads * args.tokens);
-      cuda::FillDevice(params.scores, 0, floats * sizeof(float), stream_);
-      AddQueries(args, params);
-      break;
-    }
-    case KeyScoring::kKeyDifference:
-      cuda::ScoreKeyDifferences(ParamsOf(args), stream_);
-      break;
-    case KeyScoring::kKeyNorm:
-      cuda::ScoreKeyNorms(ParamsOf(args), stream_);
-      break;
-  }
+  if (args.scoring == KeyScoring::kGiven) return;
+  if (!ReadsKeys(args.scoring)) return ScoreKeys(exec_, args);
+  BeginScore(args);
   TakeScores(args);
   if (args.scoring == KeyScoring::kLayerAttention) ShareAmongHeads(args);
 }
 
 void CudaEvictor::AddAttention(const KeyScoresArgs& args) {
+  BeginAttention(args);
+  TakeScores(args);
+}
+
+void CudaEvictor::Move(const EvictLayerArgs& args, std::span<const std::vector<uint32_t>> kept) {
+  BeginMove(args, kept);
+  FinishMove();
+}
+
+void CudaEvictor::BeginScore(const KeyScoresArgs& args) {
+  PENSTOCK_CHECK(ReadsKeys(args.scoring));
+  device_.Select();
+  const cuda::KeyScoreParams params = ParamsOf(args);
+  if (args.scoring == KeyScoring::kKeyDifference) return cuda::ScoreKeyDifferences(params, stream_);
+  if (args.scoring == KeyScoring::kKeyNorm) return cuda::ScoreKeyNorms(params, stream_);
+  const auto floats = static_cast<size_t>(params.kv.kv_heads * args.tokens);
+  cuda::FillDevice(params.scores, 0, floats * sizeof(float), stream_);
+  AddQueries(args, params);
+}
+
+void CudaEvictor::BeginAttention(const KeyScoresArgs& args) {
   device_.Select();
   const cuda::KeyScoreParams params = ParamsOf(args);
   for (int32_t head = 0; head < params.kv.kv_heads; ++head) {
@@ -123,7 +125,6 @@ void CudaEvictor::AddAttention(const KeyScoresArgs& args) {
                        static_cast<size_t>(args.tokens) * sizeof(float), stream_);
   }
   AddQueries(args, params);
-  TakeScores(args);
 }
 
 // Adds the attention of all queries, some after the others.
@@ -154,6 +155,7 @@ void CudaEvictor::PackQueries(const KeyScoresArgs& args, int64_t first, int64_t 
 }
 
 void CudaEvictor::TakeScores(const KeyScoresArgs& args) {
+  device_.Select();
   for (int32_t head = 0; head < sizes_.kv_heads; ++head) {
     cuda::CopyToHost(args.scores.row(head), scores_.as<float>() + head * args.tokens,
                      static_cast<size_t>(args.tokens) * sizeof(float), stream_);
@@ -161,7 +163,8 @@ void CudaEvictor::TakeScores(const KeyScoresArgs& args) {
   Finish("scores of keys");
 }
 
-void CudaEvictor::Move(const EvictLayerArgs& args, std::span<const std::vector<uint32_t>> kept) {
+void CudaEvictor::BeginMove(const EvictLayerArgs& args,
+                            std::span<const std::vector<uint32_t>> kept) {
   device_.Select();
   const KvLayout& layout = args.keys.kv.layout;
   const size_t count = kept.front().size();
@@ -182,6 +185,10 @@ void CudaEvictor::Move(const EvictLayerArgs& args, std::span<const std::vector<u
                    .kept = static_cast<int32_t>(count),
                    .in_place = SharesBlock(args.keys.blocks, args.to.first(to_blocks))},
                   stream_);
+}
+
+void CudaEvictor::FinishMove() {
+  device_.Select();
   Finish("an eviction of KV");
 }
 

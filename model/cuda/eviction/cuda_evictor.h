@@ -34,6 +34,14 @@ class CudaEvictor final : public KvEvictor {
   void Move(const EvictLayerArgs& args, std::span<const std::vector<uint32_t>> kept) override;
   const Exec& exec() const override { return exec_; }
 
+  // The same in two parts, so that several GPUs work at once: one function enqueues the work, and
+  // the next one waits for it. Not for scorings that read no page.
+  void BeginScore(const KeyScoresArgs& args);
+  void BeginAttention(const KeyScoresArgs& args);
+  void TakeScores(const KeyScoresArgs& args);  // of either; each KV head's own ones
+  void BeginMove(const EvictLayerArgs& args, std::span<const std::vector<uint32_t>> kept);
+  void FinishMove();
+
  private:
   CudaEvictor(const cuda::CudaDevice& device, const Sizes& sizes)
       : device_(device), sizes_(sizes) {}
@@ -42,7 +50,6 @@ class CudaEvictor final : public KvEvictor {
   void AddQueries(const KeyScoresArgs& args, cuda::KeyScoreParams params);
   void PackQueries(const KeyScoresArgs& args, int64_t first, int64_t count);
   void ToDevice(const cuda::DeviceBuffer& to, const void* from, size_t bytes);
-  void TakeScores(const KeyScoresArgs& args);
   void Finish(const char* what);
 
   const cuda::CudaDevice& device_;

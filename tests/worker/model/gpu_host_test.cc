@@ -270,6 +270,7 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const auto one = OpenGpuHost(weights_, apart);
   ASSERT_TRUE(one.ok()) << one.status().message();
   const PagedKv& pages = (*two)->pages();
+  EXPECT_FALSE((*two)->runner().eviction_attention().has_value());
   EXPECT_EQ(pages.layout, (*one)->pages().layout);
   EXPECT_EQ((*two)->arithmetic(), (*one)->arithmetic());
   EXPECT_GT(pages.blocks, (*one)->pages().blocks);  // each has half of every block
@@ -278,6 +279,15 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
   const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
   EXPECT_LT(Deviation(got, want), 1e-2);
+}
+
+// The start-up check has compared scores and copies with the CPU's.
+TEST_F(SeveralGpus, EvictTogetherIfTheyAreTo) {
+  GpuOptions options = Two();
+  options.evicts = true;
+  const auto gpus = OpenGpuHost(weights_, options);
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  EXPECT_EQ((*gpus)->runner().eviction_attention().value_or(EvictionAttention()).heads, 4);
 }
 
 // Each GPU computes its heads of a prompt by the library's kernel.
