@@ -56,7 +56,8 @@ void AddPlanHardware(CLI::App& command, PlanOptions& plan) {
   command
       .add_option("--tensor-parallel", plan.tensor_parallel,
                   "GPUs of a worker; auto takes the fewest that fit the model, divide its KV heads "
-                  "and keep --token-ms. A step exchanges partial sums twice a layer, at 0.8 of the "
+                  "(with latents its attention heads) and keep --token-ms. A step exchanges "
+                  "partial sums twice a layer, at 0.8 of the "
                   "data sheet's bandwidth and 15 us each, both assumed [auto]")
       ->check(Degree())
       ->type_name("N");

@@ -38,6 +38,13 @@ uint64_t AngleBytes(const ModelConfig& config, const KvLayout& layout) {
   return kinds.size() * ((positions + kTile - 1) / kTile * kTile) * position_bytes;
 }
 
+double UndividedShare(const ModelConfig& config, const WeightPart& layers) {
+  if (!config.HasLatents()) return 0;
+  const LatentConfig& latent = config.latent;
+  const double rows = latent.rank + latent.rope_dims + latent.query_rank;
+  return config.layers * rows * config.hidden / static_cast<double>(layers.elements);
+}
+
 // Pairs of tokens [0, tokens), each with itself and the earlier ones in its window.
 double PairsOf(double tokens, int32_t window) {
   const double short_of = window > 0 ? std::min<double>(tokens, window) : tokens;
@@ -85,6 +92,7 @@ ModelCost CostOf(const ModelConfig& config, const WeightSizes& weights, const Kv
                  .expert_bytes = weights.experts.bytes,
                  .layers = config.layers,
                  .hidden = config.hidden,
+                 .undivided_share = UndividedShare(config, weights.layers),
                  .windows = WindowsOf(config),
                  .layout = layout,
                  .angle_bytes = AngleBytes(config, layout)};

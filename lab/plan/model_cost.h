@@ -24,8 +24,11 @@ struct ModelCost {
   double expert_bytes = 0;  // of all routed experts, in memory; the others are on a disk
   int32_t layers = 0;
   int32_t hidden = 0;
-  double flops_per_token = 0;         // matrices, without the head
-  double head_flops = 0;              // logits of one token
+  double flops_per_token = 0;  // matrices, without the head
+  double head_flops = 0;       // logits of one token
+  // The part of weights.layers that every device of a worker has and computes (ModelShard): what
+  // projects to latents. 0 to 1.
+  double undivided_share = 0;
   double attention_flops_a_pair = 0;  // in one layer, for each (token, earlier token) pair
   std::vector<WindowedLayers> windows;
   KvLayout layout;  // resident, as workers lay it out
@@ -40,6 +43,11 @@ struct ModelCost {
   double kv_bytes_per_token() const {
     const auto first_copies = static_cast<size_t>(layout.layers / layout.Copies());
     return static_cast<double>(first_copies * layout.LayerBytes()) / layout.block_tokens;
+  }
+  // Of weights.layers, what every device has: their bytes, and their operations for a token.
+  double undivided_bytes() const { return weights.layers.bytes * undivided_share; }
+  double undivided_flops() const {
+    return 2.0 * static_cast<double>(weights.layers.elements) * undivided_share;
   }
   // The share of all experts that `tokens` tokens use, if a router prefers none of them.
   double ExpertShare(double tokens) const;

@@ -6,19 +6,14 @@
 
 #include "base/bytes.h"
 #include "kvstore/cache/kv_split.h"
+#include "model/weights/model_shard.h"
 
 namespace penstock {
 namespace {
 
 constexpr int32_t kDegrees[] = {1, 2, 4, 8};
 
-// As a worker checks it (model/weights/model_shard.h).
-bool Divides(int32_t degree, const ModelConfig& model) {
-  return model.kv_heads % degree == 0 && model.heads % degree == 0;
-}
-
 absl::Status CheckDegree(const PlanRequest& request, int32_t degree) {
-  const ModelConfig& model = request.model;
   if (degree > 1 && !request.hardware.gpu) {
     return InvalidArgument("--tensor-parallel={} needs GPUs, and --hardware is {}; use 1", degree,
                            request.hardware.name);
@@ -30,10 +25,11 @@ absl::Status CheckDegree(const PlanRequest& request, int32_t degree) {
         "--tensor-parallel=1",
         KvPageFormatName(format), degree, KvDtypeName(format.dtype));
   }
-  if (Divides(degree, model)) return absl::OkStatus();
+  const DividedHeads heads = DividedHeadsOf(request.model);
+  if (heads.count % degree == 0) return absl::OkStatus();
   return InvalidArgument(
-      "--tensor-parallel={} does not divide the model's {} KV heads; set a divisor of that number",
-      degree, model.kv_heads);
+      "--tensor-parallel={} does not divide the model's {} {}; set a divisor of that number",
+      degree, heads.count, heads.name);
 }
 
 // Fills the memory of a role whose degree is set.

@@ -6,18 +6,20 @@ namespace penstock {
 
 uint64_t WorkerModel::DeviceWeightBytes() const {
   const WeightSizes& weights = cost.weights;
-  return static_cast<uint64_t>((weights.layers.bytes + cost.expert_bytes) / degree +
+  const double whole = cost.undivided_bytes();
+  return static_cast<uint64_t>((weights.layers.bytes - whole + cost.expert_bytes) / degree + whole +
                                weights.head.bytes + weights.tables.bytes + weights.vectors.bytes);
 }
 
 KvLayout WorkerModel::DeviceLayout() const {
   KvLayout layout = cost.layout;
-  layout.kv_heads /= degree;
+  if (!layout.HasLatents()) layout.kv_heads /= degree;  // else every device has whole pages
   return layout;
 }
 
 double WorkerModel::StepBytes(double tokens) const {
-  const double whole = cost.weights.head.bytes + cost.weights.vectors.bytes;
+  const double whole =
+      cost.weights.head.bytes + cost.weights.vectors.bytes + cost.undivided_bytes();
   return whole + (cost.StepBytes(tokens) - whole) / degree;
 }
 
@@ -49,8 +51,9 @@ double WorkerModel::PrefillExchangeSeconds(double tokens, double cached) const {
 double WorkerModel::PrefillSeconds(double tokens, double cached) const {
   const double computed = std::max(0.0, tokens - cached);
   const double chunks = Chunks(computed);
-  const double divided = cost.PrefillFlops(tokens, cached) - cost.head_flops;
-  const double compute = FlopSeconds(cost.head_flops + divided / degree);
+  const double whole = cost.head_flops + computed * cost.undivided_flops();
+  const double divided = cost.PrefillFlops(tokens, cached) - whole;
+  const double compute = FlopSeconds(whole + divided / degree);
   const double weights = chunks * ReadSeconds(StepBytes(computed / chunks));
   return std::max(compute, weights) + PrefillExchangeSeconds(tokens, cached);
 }
@@ -58,9 +61,11 @@ double WorkerModel::PrefillSeconds(double tokens, double cached) const {
 double WorkerModel::StepSeconds(double batch, double context) const {
   const double seen = cost.AttendedTokens(context);  // over all layers
   const double kv = batch * seen / cost.layers * cost.kv_bytes_per_token();
-  const double divided = batch * (cost.flops_per_token + seen * cost.attention_flops_a_pair);
-  const double read = ReadSeconds(StepBytes(batch) + kv / degree);
-  const double compute = FlopSeconds(batch * cost.head_flops + divided / degree);
+  const double whole = batch * (cost.head_flops + cost.undivided_flops());
+  const double all =
+      batch * (cost.head_flops + cost.flops_per_token + seen * cost.attention_flops_a_pair);
+  const double read = ReadSeconds(StepBytes(batch) + (cost.layout.HasLatents() ? kv : kv / degree));
+  const double compute = FlopSeconds(whole + (all - whole) / degree);
   return std::max(read, compute) + ExchangeSeconds(batch);
 }
 

@@ -35,9 +35,8 @@ std::string_view UnsupportedExperts(const ExpertConfig& experts) {
 }
 
 // The same of latent attention.
-std::string_view UnsupportedLatents(const ModelConfig& config, int ranks) {
+std::string_view UnsupportedLatents(const ModelConfig& config) {
   if (!config.HasLatents()) return {};
-  if (ranks > 1) return "latent attention on several GPUs (tensor_parallel above 1)";
   if (config.latent.rank != cuda::kLatentRank) {
     return "latents of other than 512 elements (kv_lora_rank)";
   }
@@ -51,7 +50,7 @@ std::string_view UnsupportedLatents(const ModelConfig& config, int ranks) {
 // Every field that model_family.cc sets must be here or in the kernels.
 std::string_view UnsupportedPart(const ModelConfig& config, int ranks) {
   if (config.hidden > cuda::kHiddenMax) return "hidden_size above 16384";
-  if (const auto part = UnsupportedLatents(config, ranks); !part.empty()) return part;
+  if (const auto part = UnsupportedLatents(config); !part.empty()) return part;
   if (const auto part = UnsupportedExperts(config.experts); !part.empty()) return part;
   if (HasOtherActivation(config)) return "another activation of its MLP (hidden_act)";
   if (RotatesUnevenly(config.rope) || RotatesUnevenly(config.local_rope)) {

@@ -38,6 +38,16 @@ DevicePart QkvPart(const WeightMatrix& qkv, const ModelConfig& config, const Mod
   return part;
 }
 
+// The rank's heads of queries, where keys and values are those of latents.
+DevicePart QueryPart(const WeightMatrix& queries, const ModelConfig& config,
+                     const ModelShard& shard) {
+  const int64_t rows = int64_t{shard.Heads(config.heads)} * config.latent.QueryDims();
+  DevicePart part = WholeOf(queries);
+  part.outputs = rows;
+  part.row_of = [=](int64_t row) { return shard.rank * rows + row; };
+  return part;
+}
+
 // The rank's number of values of an MLP, a multiple of 16. The rank's inputs of quantised `down`
 // begin where a device's group may begin, so that they keep their codes.
 int64_t ShardWidth(const WeightMatrix& down, const ModelShard& shard) {
@@ -209,32 +219,35 @@ class Uploader {
  private:
   absl::Status Attention(const LayerWeights& from, const ModelConfig& config,
                          const ModelShard& shard, CudaLayer& layer) {
-    if (from.latents.has_value()) return Latents(from, config, layer);
-    RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
-                           "qkv projection", layer.qkv));
-    const int64_t heads_width = int64_t{shard.Heads(config.heads)} * config.head_dim;
+    const int64_t heads_width = shard.Of(config).AttentionWidth();
+    if (from.latents.has_value()) {
+      RETURN_IF_ERROR(Latents(from, config, shard, layer));
+    } else {
+      RETURN_IF_ERROR(Matrix(from.qkv, from.qkv_bias, QkvPart(from.qkv, config, shard),
+                             "qkv projection", layer.qkv));
+    }
     return Matrix(from.attention_output, from.attention_output_bias,
                   InputsOf(from.attention_output, shard.rank * heads_width, heads_width),
                   "output projection", layer.attention_output);
   }
 
-  // Whole: CheckCudaModel refuses latents where a worker has several GPUs.
-  absl::Status Latents(const LayerWeights& from, const ModelConfig& config, CudaLayer& layer) {
+  // The projections to latents in whole, because all heads read what they give; the rest of the
+  // rank's heads.
+  absl::Status Latents(const LayerWeights& from, const ModelConfig& config, const ModelShard& shard,
+                       CudaLayer& layer) {
     const LatentWeights& latents = *from.latents;
     DeviceLatents& target = layer.latents.emplace();
-    RETURN_IF_ERROR(Matrix(from.qkv, {}, WholeOf(from.qkv), "projection to queries", layer.qkv));
+    RETURN_IF_ERROR(Matrix(from.qkv, {}, QueryPart(from.qkv, config, shard),
+                           "projection to queries", layer.qkv));
     RETURN_IF_ERROR(Matrix(latents.down, {}, WholeOf(latents.down), "projection to latents",
                            layer.latent_down));
-    RETURN_IF_ERROR(Matrix(from.attention_output, from.attention_output_bias,
-                           WholeOf(from.attention_output), "output projection",
-                           layer.attention_output));
     if (!latents.query_norm.empty()) {
       RETURN_IF_ERROR(Matrix(latents.query_down, {}, WholeOf(latents.query_down),
                              "projection to what queries are products of", layer.query_down));
     }
     RETURN_IF_ERROR(Floats(latents.norm, "norm of latents", target.norm));
     RETURN_IF_ERROR(Floats(latents.query_norm, "norm of queries", target.query_norm));
-    const LatentHeads heads(config, latents);
+    const LatentHeads heads(config, latents, shard);
     RETURN_IF_ERROR(
         Heads(heads, LatentHeads::Kind::kQueries, "matrices of heads' queries", target.queries));
     return Heads(heads, LatentHeads::Kind::kValues, "matrices of heads' values", target.values);

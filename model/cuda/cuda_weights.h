@@ -31,7 +31,7 @@ struct CudaLayer {
   cuda::DeviceBuffer attention_norm, attention_output_norm, mlp_norm, mlp_output_norm;
   cuda::DeviceBuffer q_norm, k_norm, sinks;
   CudaMatrix qkv;  // with latents queries only
-  // With latents: to them, and to what queries are products of, which may be empty.
+  // With latents: to them, and to what queries are products of, which may be empty. In whole.
   CudaMatrix latent_down, query_down;
   std::optional<DeviceLatents> latents;
   CudaMatrix attention_output;

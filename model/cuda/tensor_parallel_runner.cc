@@ -127,6 +127,7 @@ KvLayout TensorParallelRunner::kv_layout() const {
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
+          .latent_rope_dim = config_.latent.rope_dims,
           .group = WindowGroupOf(config_.sliding_window)};
 }
 

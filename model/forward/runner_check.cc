@@ -180,11 +180,12 @@ void MakeExpertsSmall(const ModelConfig& large, ModelConfig& small) {
   small.experts.dense = {some_dense, false};
 }
 
-// Latents as large, for whose size there are kernels, and heads for two tiles of rows.
-void MakeLatentsSmall(const ModelConfig& large, ModelConfig& small) {
+// Latents as large, for whose size there are kernels, and heads for two tiles of rows on each of
+// the GPUs, which divide the heads.
+void MakeLatentsSmall(const ModelConfig& large, int32_t gpus, ModelConfig& small) {
   if (!large.HasLatents()) return;
   small.kv_heads = 1;
-  small.heads = std::min(large.heads, 32);
+  small.heads = gpus * std::clamp(large.heads / gpus, 1, 32);
   if (large.latent.query_rank > 0) small.latent.query_rank = 128;
 }
 
@@ -218,7 +219,7 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus) {
   small.intermediate = 256;
   small.kv_heads = 2 * gpus;
   small.heads = small.kv_heads * (config.heads / config.kv_heads);
-  MakeLatentsSmall(config, small);
+  MakeLatentsSmall(config, gpus, small);
   small.vocab = 256;
   small.max_position = std::max(config.max_position, 1024);
   const auto& windows = config.sliding_window;

@@ -16,9 +16,10 @@ struct CheckedRunner {
 };
 
 // A small model with the head size, pages and optional parts of `config`, and two KV heads for each
-// of `gpus`. The check runs kernels on it. Its two layers have different windows and rotations if
-// those of `config` differ, and caps are so low that they change the logits. It has as many experts
-// as `config`; if some layers of that have a dense MLP, so has the first.
+// of `gpus`, or with latents up to 32 heads for each. The check runs kernels on it. Its two layers
+// have different windows and rotations if those of `config` differ, and caps are so low that they
+// change the logits. It has as many experts as `config`; if some layers of that have a dense MLP,
+// so has the first.
 ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 
 // Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a

@@ -163,6 +163,14 @@ class ManyGpusRig final : public Rig {
     SetPages(pages_->view());
   }
   ModelRunner& runner() override { return *runner_; }
+  // The bytes of one GPU's pages of a sequence, in all layers.
+  std::vector<std::byte> PagesOf(int rank, int sequence) const {
+    const PagedKv& own = pages_->view_of(rank);
+    const size_t bytes = own.layout.PayloadBytes();
+    std::vector<std::byte> pages(Table(sequence).size() * bytes);
+    ReadPages(own, Table(sequence), 0, bytes, pages.data());
+    return pages;
+  }
   const CudaGraphs& graphs() const { return runner_->graphs(); }
 
  private:

@@ -85,6 +85,21 @@ TEST(HeadRanges, AreWhereEveryRowIs) {
   }
 }
 
+TEST(HeadRanges, OfLatentsAreAllBytesOfEveryRank) {
+  const KvLayout whole{.layers = 3, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
+  EXPECT_EQ(LayoutOfRank(whole, 4), whole);
+  const size_t layer = whole.LayerBytes();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (const auto& [offset, bytes] : {std::pair(layer, 2 * layer), {layer - 32, size_t{64}}}) {
+      const std::vector<HeadRange> ranges = RangesOfRank(whole, 4, rank, offset, bytes);
+      ASSERT_EQ(ranges.size(), 1u);
+      EXPECT_EQ(ranges[0].offset, offset);
+      EXPECT_EQ(ranges[0].bytes, bytes);
+      for (const HeadRange::Part& part : ranges[0].parts) EXPECT_EQ(part.at, part.in_whole);
+    }
+  }
+}
+
 TEST(HeadRanges, OfWholeLayersAreOne) {
   const KvLayout whole = Layout(KvDtype::kK8v4);
   const size_t layer = whole.LayerBytes();

@@ -525,7 +525,7 @@ TEST(CudaRunner, RefusesEachPart) {
         ranks);
   };
   EXPECT_FALSE(latents([](Config) {}));
-  EXPECT_TRUE(latents([](Config) {}, 2));
+  EXPECT_FALSE(latents([](Config) {}, 2));
   EXPECT_TRUE(latents([](Config c) { c.latent.rank = 256; }));
   EXPECT_TRUE(latents([](Config c) { c.latent.rope_dims = 32; }));
   const auto wide_norms = [](Config c) { c.qk_norm = QkNorm::kWidth; };

@@ -26,11 +26,16 @@ constexpr size_t kStaging = size_t{1} << 20;
 
 struct MoverCase {
   KvDtype dtype = KvDtype::kBf16;
+  bool latents = false;
   int ranks = 2;
   const char* peers = "";  // as PENSTOCK_EMULATED_PEERS
 };
 void PrintTo(const MoverCase& c, std::ostream* out) {
-  *out << KvDtypeName(c.dtype) << " on " << c.ranks << " " << c.peers;
+  *out << (c.latents ? "latents" : KvDtypeName(c.dtype)) << " on " << c.ranks << " " << c.peers;
+}
+KvLayout LayoutOf(const MoverCase& c) {
+  if (c.latents) return {.layers = 3, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
+  return {.layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = c.dtype};
 }
 
 class ShardMoversTest : public testing::TestWithParam<MoverCase> {
@@ -60,6 +65,12 @@ class ShardMoversTest : public testing::TestWithParam<MoverCase> {
     pages_->Read(pieces.pages, pieces.offset, pieces.bytes, host.data());
     return host;
   }
+  // The bytes of one GPU's pages.
+  std::vector<std::byte> ReadOf(int rank, const DeviceSlabs::Pieces& pieces) {
+    std::vector<std::byte> host(pieces.total());
+    pages_->view_of(rank).copier->Read(pieces.pages, pieces.offset, pieces.bytes, host.data());
+    return host;
+  }
   std::span<std::byte> Seen(size_t bytes) const {
     return {emulator::SeenByHardware(staging_), bytes};
   }
@@ -68,8 +79,7 @@ class ShardMoversTest : public testing::TestWithParam<MoverCase> {
   const std::vector<uint32_t> kAll = {0, 1, 2, 3, 4, 5, 6, 7, 8};
   const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
   const ScopedEnvironment peers_{"PENSTOCK_EMULATED_PEERS", GetParam().peers};
-  const KvLayout layout_{
-      .layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = GetParam().dtype};
+  const KvLayout layout_ = LayoutOf(GetParam());
   std::mt19937_64 random_{1};
   std::vector<std::unique_ptr<CudaDevice>> devices_;
   std::optional<ShardedPages> pages_;
@@ -103,7 +113,33 @@ TEST_P(ShardMoversTest, SlabsAreThoseOfWholePages) {
     EXPECT_TRUE(Read(beside) == before);
     EXPECT_TRUE(Read({others, 0, 3 * layer}) == untouched);
   }
-  EXPECT_EQ(movers_->detours(), HasPeers() ? 0u : 4u);
+  // The first GPU alone gathers latents, into its own memory.
+  EXPECT_EQ(movers_->detours(), HasPeers() ? 0u : layout_.HasLatents() ? 2u : 4u);
+}
+
+// Every GPU has all latents: a slab has those of the first one, and is scattered to all.
+class LatentMoversTest : public ShardMoversTest {};
+TEST_P(LatentMoversTest, EveryGpuGetsWholePages) {
+  const std::vector<uint32_t> from = {7, 0, 3}, to = {1, 8, 2};
+  const size_t layer = layout_.LayerBytes();
+  const DeviceSlabs::Pieces source{from, layer, 2 * layer}, target{to, layer, 2 * layer};
+  const std::vector<std::byte> wanted = ReadOf(0, source);
+  for (int rank = 1; rank < pages_->ranks(); ++rank) {  // would show in the slab
+    const std::vector<std::byte> other(source.total(), std::byte{0x77});
+    pages_->view_of(rank).copier->Write(from, source.offset, source.bytes, other.data());
+  }
+  DeviceSlabs::Gathering gathering{.pieces = source, .slab = staging_};
+  slabs_->Gather({&gathering, 1});
+  EXPECT_EQ(gathering.crc, Crc32c(wanted));
+  EXPECT_TRUE(std::ranges::equal(Seen(wanted.size()), wanted));
+  slabs_->Scatter(target, staging_, [] {});
+  slabs_->Drain();
+  const DeviceSlabs::Pieces first_layer{to, 0, layer};
+  const std::vector<std::byte> before = ReadOf(0, first_layer);
+  for (int rank = 0; rank < pages_->ranks(); ++rank) {
+    EXPECT_TRUE(ReadOf(rank, target) == wanted) << rank;
+    EXPECT_TRUE(ReadOf(rank, first_layer) == before) << rank;
+  }
 }
 
 // More than share a wait, with copies in the host's memory, and back into other pages.
@@ -152,9 +188,15 @@ TEST_P(ShardMoversTest, PeerAccessIsAskedAndTried) {
   }
 }
 
+const std::vector<MoverCase> kLatentCases = {{.latents = true, .ranks = 2},
+                                             {.latents = true, .ranks = 4},
+                                             {.latents = true, .ranks = 2, .peers = "refused"}};
+INSTANTIATE_TEST_SUITE_P(Degrees, LatentMoversTest, testing::ValuesIn(kLatentCases));
+
 std::vector<MoverCase> MoverCases() {
-  std::vector<MoverCase> cases = {
-      {.ranks = 1}, {.ranks = 2, .peers = "astray"}, {.ranks = 4, .peers = "refused"}};
+  std::vector<MoverCase> cases = kLatentCases;
+  cases.insert(cases.end(),
+               {{.ranks = 1}, {.ranks = 2, .peers = "astray"}, {.ranks = 4, .peers = "refused"}});
   for (const KvDtype dtype : kKvDtypes) {
     cases.push_back({.dtype = dtype, .ranks = 2});
     cases.push_back({.dtype = dtype, .ranks = 4});

@@ -18,9 +18,15 @@ constexpr int64_t kBlocks = 7;
 
 struct ShardCase {
   KvDtype dtype = KvDtype::kBf16;
+  bool latents = false;
   int ranks = 2;
   size_t slot_bytes = size_t{4} << 20;
 };
+
+KvLayout LayoutOf(const ShardCase& c) {
+  if (c.latents) return {.layers = 3, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
+  return {.layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = c.dtype};
+}
 
 class ShardedPagesTest : public testing::TestWithParam<ShardCase> {
  protected:
@@ -58,8 +64,7 @@ class ShardedPagesTest : public testing::TestWithParam<ShardCase> {
   }
 
   const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
-  const KvLayout layout_{
-      .layers = 3, .kv_heads = 4, .head_dim = 64, .block_tokens = 16, .dtype = GetParam().dtype};
+  const KvLayout layout_ = LayoutOf(GetParam());
   std::vector<std::unique_ptr<CudaDevice>> devices_;
   std::unique_ptr<ShardedPages> pages_;
   std::vector<std::byte> mirror_;
@@ -82,7 +87,7 @@ TEST_P(ShardedPagesTest, HoldWhatTheyWereGiven) {
   ExpectRead({}, 0, 16);
 }
 
-// A GPU's kernels see the pages of its own heads alone.
+// A GPU's kernels see the pages of its own heads alone, but whole ones of latents.
 TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
   Write({4}, 0, layout_.PayloadBytes());
   const uint32_t page = 4;
@@ -93,9 +98,10 @@ TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
     std::vector<std::byte> part(own.layout.PayloadBytes());
     own.copier->Read({&page, 1}, 0, part.size(), part.data());
     const size_t heads = own.layout.kv_heads * own.layout.HeadBytes();
+    const size_t place = layout_.HasLatents() ? 0 : static_cast<size_t>(rank) * heads;
     for (int32_t layer = 0; layer < layout_.layers; ++layer) {
-      const auto from = whole.begin() + static_cast<ptrdiff_t>(layer * layout_.LayerBytes() +
-                                                               static_cast<size_t>(rank) * heads);
+      const auto from =
+          whole.begin() + static_cast<ptrdiff_t>(layer * layout_.LayerBytes() + place);
       EXPECT_TRUE(
           std::equal(from, from + static_cast<ptrdiff_t>(heads),
                      part.begin() + static_cast<ptrdiff_t>(layer * own.layout.LayerBytes())))
@@ -105,7 +111,10 @@ TEST_P(ShardedPagesTest, EveryGpuHasItsHeads) {
 }
 
 std::vector<ShardCase> Cases() {
-  std::vector<ShardCase> cases = {{.ranks = 1}, {.ranks = 4, .slot_bytes = 4096}};
+  std::vector<ShardCase> cases = {{.ranks = 1},
+                                  {.ranks = 4, .slot_bytes = 4096},
+                                  {.latents = true, .ranks = 2},
+                                  {.latents = true, .ranks = 4, .slot_bytes = 4096}};
   for (const KvDtype dtype : kKvDtypes) {
     cases.push_back({.dtype = dtype, .ranks = 2});
     cases.push_back({.dtype = dtype, .ranks = 4, .slot_bytes = 16 << 10});

@@ -58,6 +58,25 @@ ModelConfig ParallelConfig() {
   return config;
 }
 
+// DeepSeek's latents, which all GPUs have, with queries of the input or of a latent of their own;
+// on four GPUs, each has three heads.
+ModelConfig LatentConfig(int32_t query_rank) {
+  ModelConfig config = SmallConfig();
+  config.heads = 12;
+  config.kv_heads = 1;
+  config.latent = {
+      .rank = 512, .query_rank = query_rank, .plain_dims = 24, .rope_dims = 64, .value_dims = 32};
+  config.head_dim = config.latent.rank + config.latent.rope_dims;
+  config.rope.rotary_dims = config.latent.rope_dims;
+  return config;
+}
+
+// A model, and a format of its pages.
+struct PagesCase {
+  const Weights& weights;
+  KvDtype dtype = KvDtype::kBf16;
+};
+
 // All with two GPUs, one that has scales with more.
 std::vector<KvDtype> FormatsFor(int ranks) {
   if (ranks > 2) return {KvDtype::kK8v4};
@@ -162,47 +181,141 @@ TEST_P(TensorParallelTest, KeepsCodesWhereAGroupIsDivided) {
   }
 }
 
-// In every format the first layer's keys and values come of the same arithmetic.
+// The first layer's keys and values come of the same arithmetic.
+void ComparePages(const PagesCase& c, int ranks) {
+  ManyGpusRig many(c.weights, ranks, c.dtype);
+  OneGpuRig one(c.weights, c.dtype);
+  many.Step({{0, Prompt(37, 8), 0}});
+  one.Step({{0, Prompt(37, 8), 0}});
+  const std::vector<std::byte> got = many.Pages(0), want = one.Pages(0);
+  const size_t page = one.kv().layout.PayloadBytes(), layer = one.kv().layout.LayerBytes();
+  for (size_t at = 0; at < want.size(); at += page) {
+    const auto from = want.begin() + static_cast<ptrdiff_t>(at);
+    EXPECT_TRUE(std::equal(from, from + static_cast<ptrdiff_t>(layer),
+                           got.begin() + static_cast<ptrdiff_t>(at)))
+        << KvDtypeName(c.dtype) << " " << at / page;
+  }
+}
+
 TEST_P(TensorParallelTest, PagesAreThoseOfOneGpu) {
   const Weights weights = RandomWeights(FullConfig(), 3, 0.2f);
-  for (const KvDtype dtype : FormatsFor(GetParam())) {
-    ManyGpusRig many(weights, GetParam(), dtype);
-    OneGpuRig one(weights, dtype);
-    many.Step({{0, Prompt(37, 8), 0}});
-    one.Step({{0, Prompt(37, 8), 0}});
-    const std::vector<std::byte> got = many.Pages(0), want = one.Pages(0);
-    const size_t page = one.kv().layout.PayloadBytes(), layer = one.kv().layout.LayerBytes();
-    for (size_t at = 0; at < want.size(); at += page) {
-      const auto from = want.begin() + static_cast<ptrdiff_t>(at);
-      EXPECT_TRUE(std::equal(from, from + static_cast<ptrdiff_t>(layer),
-                             got.begin() + static_cast<ptrdiff_t>(at)))
-          << KvDtypeName(dtype) << " " << at / page;
-    }
-  }
+  for (const KvDtype dtype : FormatsFor(GetParam())) ComparePages({weights, dtype}, GetParam());
+  ComparePages({RandomWeights(LatentConfig(0), 3, 0.2f)}, GetParam());
 }
 
 // A prompt computed by so many GPUs is gone on with by one, by the CPU, and the other way around.
-TEST_P(TensorParallelTest, PagesServeOtherDegrees) {
-  const Weights weights = RandomWeights(SmallConfig(), 3, 0.2f);
+void ServeOtherDegrees(const PagesCase& c, int ranks) {
   const std::vector<Feed> prompt = {{0, Prompt(35, 8), 0}}, next = {{0, {4}, 35}};
-  for (const KvDtype dtype : FormatsFor(GetParam())) {
-    ManyGpusRig many(weights, GetParam(), dtype), again(weights, GetParam(), dtype);
-    OneGpuRig one(weights, dtype);
-    CpuRig cpu(weights, dtype);
-    many.Step(prompt);
-    cpu.TakePages(many, 0);
-    one.TakePages(many, 0);
-    again.TakePages(one, 0);
-    const std::vector<float> want = many.Step(next);
-    EXPECT_LT(Deviation(cpu.Step(next), want), kBf16Deviation) << KvDtypeName(dtype);
-    EXPECT_LT(Deviation(one.Step(next), want), kBf16Deviation / 2) << KvDtypeName(dtype);
-    EXPECT_EQ(again.Step(next), want) << KvDtypeName(dtype);
-  }
+  ManyGpusRig many(c.weights, ranks, c.dtype), again(c.weights, ranks, c.dtype);
+  OneGpuRig one(c.weights, c.dtype);
+  CpuRig cpu(c.weights, c.dtype);
+  many.Step(prompt);
+  cpu.TakePages(many, 0);
+  one.TakePages(many, 0);
+  again.TakePages(one, 0);
+  const std::vector<float> want = many.Step(next);
+  EXPECT_LT(Deviation(cpu.Step(next), want), kBf16Deviation) << KvDtypeName(c.dtype);
+  EXPECT_LT(Deviation(one.Step(next), want), kBf16Deviation / 2) << KvDtypeName(c.dtype);
+  EXPECT_EQ(again.Step(next), want) << KvDtypeName(c.dtype);
 }
 
-TEST_P(TensorParallelTest, NeitherNeighboursNorChunksNorTimesChangeABit) {
-  const Weights weights = RandomWeights(WideConfig(), 7, 0.2f);
-  ManyGpusRig whole(weights, GetParam()), chunks(weights, GetParam());
+TEST_P(TensorParallelTest, PagesServeOtherDegrees) {
+  const Weights weights = RandomWeights(SmallConfig(), 3, 0.2f);
+  for (const KvDtype dtype : FormatsFor(GetParam())) {
+    ServeOtherDegrees({weights, dtype}, GetParam());
+  }
+  ServeOtherDegrees({RandomWeights(LatentConfig(40), 3, 0.2f)}, GetParam());
+}
+
+// With queries of the input, and of a latent; the second model has groups of experts behind a dense
+// layer, and an expert that all tokens use.
+TEST_P(TensorParallelTest, DividesTheHeadsOfLatents) {
+  CompareWithOthers(LatentConfig(0), GetParam());
+  const ModelConfig latents = LatentConfig(40);
+  ModelConfig config = SmallMixture("deepseek_v3");
+  config.hidden = latents.hidden;
+  config.heads = latents.heads;
+  config.latent = latents.latent;
+  config.head_dim = latents.head_dim;
+  config.rope.rotary_dims = latents.rope.rotary_dims;
+  config.experts.intermediate = 40;
+  config.experts.shared_intermediate = 24;
+  config.experts.dense = {true, false};
+  Weights weights = RandomWeights(config, 5, 0.1f);
+  MakeChoicesClear(weights);
+  CompareWithOthers(weights, GetParam(), kMixtureDeviation);
+}
+
+// In all layers, also where chunks and neighbours differ.
+TEST_P(TensorParallelTest, EveryGpuHasTheSameLatents) {
+  const Weights weights = RandomWeights(LatentConfig(40), 3, 0.2f);
+  ManyGpusRig many(weights, GetParam());
+  many.Step({{0, Prompt(21, 1), 0}, {1, Prompt(5, 2), 0, false}});
+  many.Step({{0, {7}, 21}});
+  const std::vector<std::byte> first = many.PagesOf(0, 0);
+  EXPECT_EQ(first, many.Pages(0));
+  for (int rank = 1; rank < GetParam(); ++rank) EXPECT_EQ(many.PagesOf(rank, 0), first) << rank;
+  // What another worker wrote is what every GPU reads.
+  ManyGpusRig other(weights, GetParam());
+  other.TakePages(many, 0);
+  for (int rank = 0; rank < GetParam(); ++rank) EXPECT_EQ(other.PagesOf(rank, 0), first) << rank;
+}
+
+// The matrix with zeros for all but some inputs.
+WeightMatrix KeepInputs(const WeightMatrix& matrix, int64_t first, int64_t count) {
+  PackedMatrix kept(matrix.outputs(), matrix.inputs());
+  std::vector<float> values(static_cast<size_t>(matrix.inputs()));
+  for (int64_t output = 0; output < matrix.outputs(); ++output) {
+    matrix.GetRow(output, values.data());
+    std::vector<Bf16> row(values.size());
+    std::transform(values.begin() + first, values.begin() + first + count, row.begin() + first,
+                   ToBf16);
+    kept.SetRow(output, row.data());
+  }
+  return WeightMatrix(std::move(kept));
+}
+
+// A model in which the heads of one rank alone add something to the residual.
+Weights WithHeadsOf(int rank, int ranks) {
+  Weights weights = RandomWeights(LatentConfig(40), 3, 0.2f);
+  const ModelShard shard{.rank = rank, .ranks = ranks};
+  const int64_t width = shard.Of(weights.config).AttentionWidth();
+  for (LayerWeights& layer : weights.layers) {
+    layer.attention_output = KeepInputs(layer.attention_output, rank * width, width);
+    layer.down = KeepInputs(layer.down, 0, 0);
+  }
+  return weights;
+}
+
+// Workers refuse these by name, by what the runner says here.
+TEST_P(TensorParallelTest, LatentsAreNeitherEvictedNorSelected) {
+  const CudaRunner::Options both{.evicts = true, .selects = true};
+  const Weights of_heads = RandomWeights(SmallConfig(), 3, 0.2f);
+  ManyGpusRig heads(of_heads, GetParam(), KvDtype::kBf16, both);
+  EXPECT_TRUE(heads.runner().eviction_attention().has_value());
+  EXPECT_TRUE(heads.runner().selects_pages());
+  const Weights weights = RandomWeights(LatentConfig(0), 3, 0.2f);
+  ManyGpusRig latents(weights, GetParam(), KvDtype::kBf16, both);
+  EXPECT_FALSE(latents.runner().eviction_attention().has_value());
+  EXPECT_FALSE(latents.runner().selects_pages());
+  ManyGpusRig plain(weights, GetParam());
+  const std::vector<Feed> prompt = {{0, Prompt(21, 1), 0}};
+  EXPECT_EQ(latents.Step(prompt), plain.Step(prompt));
+}
+
+// A head's bits do not depend on the heads beside it. No sum over GPUs is rounded here.
+TEST_P(TensorParallelTest, HeadsOfLatentsHaveTheBitsOfOneGpu) {
+  const Weights weights = WithHeadsOf(GetParam() - 1, GetParam());
+  ManyGpusRig many(weights, GetParam());
+  OneGpuRig one(weights);
+  const std::vector<Feed> prompt = {{0, Prompt(37, 8), 0}}, next = {{0, {4}, 37}};
+  EXPECT_EQ(many.Step(prompt), one.Step(prompt));
+  EXPECT_EQ(many.Step(next), one.Step(next));
+  EXPECT_EQ(many.Pages(0), one.Pages(0));
+}
+
+void ExpectTheSameInAnyCompany(const Weights& weights, int ranks) {
+  ManyGpusRig whole(weights, ranks), chunks(weights, ranks);
   const std::vector<uint32_t> prompt = Prompt(70, 6);  // more rows than a product takes at once
   const std::vector<float> want = whole.Step({{0, prompt, 0}});
   EXPECT_EQ(whole.Step({{2, prompt, 0}}), want);
@@ -212,8 +325,13 @@ TEST_P(TensorParallelTest, NeitherNeighboursNorChunksNorTimesChangeABit) {
   chunks.Step({{1, Prompt(11, 4), 0}, {0, part(0, 27), 0, false}});
   chunks.Step({{0, part(27, 28), 27, false}});
   const std::vector<float> got = chunks.Step({{2, {1}, 0}, {0, part(28, 70), 28}, {1, {2}, 11}});
-  EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + WideConfig().vocab));
+  EXPECT_TRUE(std::equal(want.begin(), want.end(), got.begin() + weights.config.vocab));
   EXPECT_EQ(chunks.Pages(0), whole.Pages(0));
+}
+
+TEST_P(TensorParallelTest, NeitherNeighboursNorChunksNorTimesChangeABit) {
+  ExpectTheSameInAnyCompany(RandomWeights(WideConfig(), 7, 0.2f), GetParam());
+  ExpectTheSameInAnyCompany(RandomWeights(LatentConfig(40), 7, 0.2f), GetParam());
 }
 
 TEST_P(TensorParallelTest, TellsOfLayersThatAllHaveInOrder) {
@@ -269,6 +387,18 @@ TEST_P(TensorParallelTest, GraphsChangeNoBit) {
   EXPECT_GE(graphed.graphs().launches(), 4);
   EXPECT_EQ(plain.graphs().size(), 0);
   EXPECT_EQ(NcclViolations(), "");
+}
+
+TEST_P(TensorParallelTest, GraphsChangeNoBitOfLatents) {
+  const Weights weights = RandomWeights(LatentConfig(40), 5, 0.2f);
+  ManyGpusRig graphed(weights, GetParam());
+  ManyGpusRig plain(weights, GetParam(), KvDtype::kBf16, {.graphs_max = 0});
+  CompareGraphs(graphed, plain);
+  EXPECT_GE(graphed.graphs().launches(), 4);
+  EXPECT_EQ(NcclViolations(), "");
+  for (int rank = 1; rank < GetParam(); ++rank) {
+    EXPECT_EQ(graphed.PagesOf(rank, 0), graphed.PagesOf(0, 0)) << rank;
+  }
 }
 
 TEST_P(TensorParallelTest, WhereOneGpuHasNoGraphNoneUsesIts) {
@@ -362,6 +492,15 @@ TEST_F(TensorParallelTest, HeadsThatCannotBeSharedAreRefused) {
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(Message(status).find("tensor_parallel is 4"), std::string::npos) << status.message();
   EXPECT_NE(Message(status).find("2 KV heads"), std::string::npos) << status.message();
+}
+
+// Of latents the heads of queries are divided.
+TEST_F(TensorParallelTest, HeadsOfLatentsThatCannotBeSharedAreRefused) {
+  ModelConfig config = LatentConfig(0);
+  EXPECT_EQ(Message(CheckShards(config, 4)), "");
+  config.heads = 6;
+  EXPECT_EQ(Message(CheckShards(config, 2)), "");
+  EXPECT_NE(Message(CheckShards(config, 4)).find("6 attention heads"), std::string::npos);
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ TEST(CudaWeights, LatentsAreTheSameFromFiles) {
   const auto device = *cuda::CudaDevice::Open(0);
   const TempFolder folder;
   WriteLargeLatentModel(folder.path());
-  EXPECT_EQ(CompareShards(folder.path(), *device), 1);
+  EXPECT_EQ(CompareShards(folder.path(), *device), 1 + 2);  // six heads
   const auto model = LoadModel(folder.path());
   ASSERT_TRUE(model.ok()) << model.status();
   const auto there = CudaWeights::Upload(model->weights, {}, kOrder, 1, device->stream());
@@ -145,6 +145,38 @@ TEST(CudaWeights, LatentsAreTheSameFromFiles) {
                                  layer.latents->values.memory.bytes());
   }
   EXPECT_NEAR(bytes / sizes->layers.gpu_bytes, 1, 1e-6);
+}
+
+// The GPUs' heads one behind the other, and on each GPU what projects to latents.
+TEST(CudaWeights, ShardsOfLatentsAreWhatTheWholeHas) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  const TempFolder folder;
+  WriteLargeLatentModel(folder.path());
+  const auto model = LoadModel(folder.path());
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto upload = [&](const ModelShard& shard) {
+    return *CudaWeights::Upload(model->weights, shard, kOrder, 1, device->stream());
+  };
+  const auto bytes_of = [](const cuda::DeviceBuffer& memory) {
+    return std::string(memory.as<char>(), memory.bytes());
+  };
+  const auto whole = upload({}), first = upload({.rank = 0, .ranks = 2}),
+             second = upload({.rank = 1, .ranks = 2});
+  for (size_t i = 0; i < whole->layers.size(); ++i) {
+    const CudaLayer &all = whole->layers[i], &a = first->layers[i], &b = second->layers[i];
+    for (const auto matrix : {&CudaLayer::latent_down, &CudaLayer::query_down}) {
+      EXPECT_TRUE(Same(a.*matrix, all.*matrix) && Same(b.*matrix, all.*matrix)) << i;
+    }
+    EXPECT_EQ(bytes_of(a.qkv.memory) + bytes_of(b.qkv.memory), bytes_of(all.qkv.memory)) << i;
+    EXPECT_EQ(a.attention_output.weight.inputs + b.attention_output.weight.inputs,
+              all.attention_output.weight.inputs);
+    for (const auto heads : {&DeviceLatents::queries, &DeviceLatents::values}) {
+      const auto of = [&](const CudaLayer& layer) {
+        return bytes_of(((*layer.latents).*heads).memory);
+      };
+      EXPECT_EQ(of(a) + of(b), of(all)) << i;
+    }
+  }
 }
 
 TEST(CudaWeights, AreTheSameFromFilesForEveryCheckpointAndShard) {

@@ -415,6 +415,34 @@ TEST_P(FourGpusTest, WorkTogether) {
 INSTANTIATE_TEST_SUITE_P(Gpus, FourGpusTest,
                          testing::Values(Degrees{4, 1}, Degrees{2, 4}, Degrees{4, 4}));
 
+// Every GPU has whole pages of latents, and some of the heads that read them.
+TEST(SeveralGpusTest, ShareHeadsOfLatents) {
+  const TempFolder model;
+  WriteLargeLatentModel(model.path());
+  WorkTogether(
+      {.degrees = {1, 2}, .model = model.path(), .flags = {"--gpu_memory_utilization=0.045"}},
+      ExpectNoDetours);
+}
+
+// As on one GPU and on CPUs.
+TEST(SeveralGpusTest, SayWhatLatentsDoNotHave) {
+  const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
+  const TempFolder model;
+  WriteLargeLatentModel(model.path());
+  for (const auto& [flag, error] : {std::pair("--kv_format=i8", "latents, which are always bf16"),
+                                    {"--kv_format=k3v3+128", "latents, which are always bf16"},
+                                    {"--kv_eviction=all", "attention sinks and latents"},
+                                    {"--kv_selection=all", "sliding windows and latents"}}) {
+    std::vector<std::string> command = {"penstock-decode-emulated", "--model=" + model.path(),
+                                        "--listen=127.0.0.1:0", flag};
+    const std::vector<std::string> flags = OnGpus(2, {"--gpu_memory_utilization=0.045"});
+    command.insert(command.end(), flags.begin(), flags.end());
+    Process worker(command, model.path() + "/log");
+    EXPECT_NE(worker.Wait(std::chrono::minutes(2)).value_or(0), 0) << flag;
+    EXPECT_THAT(worker.Log(), testing::HasSubstr(error)) << flag;
+  }
+}
+
 // Codecs, quantised pages, and lanes other than those within a host.
 TEST(SeveralGpusTest, EncodeSlabs) {
   WorkTogether({.degrees = {2, 2}, .flags = {"--wire_codec=lxr"}}, ExpectNoDetours);

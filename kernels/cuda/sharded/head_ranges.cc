@@ -36,7 +36,9 @@ Piece Clip(Piece piece, size_t offset, size_t bytes) {
 
 }  // namespace
 
+// All heads of queries read a latent, so that every rank has the whole page.
 KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
+  if (whole.HasLatents()) return whole;
   PENSTOCK_CHECK_EQ(whole.kv_heads % ranks, 0);
   KvLayout layout = whole;
   layout.kv_heads /= ranks;
@@ -46,7 +48,7 @@ KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
 LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank) {
   const KvLayout own = LayoutOfRank(whole, ranks);
   constexpr auto kKeys = penstock::KvPlane::kKeys;
-  const int32_t first_head = rank * own.kv_heads;
+  const int32_t first_head = whole.HasLatents() ? 0 : rank * own.kv_heads;
   const size_t codes = own.ScalesAt(0, kKeys, 0);
   return {.codes_at = whole.CodesAt(first_head, kKeys, 0),
           .scales_at = whole.ScalesAt(first_head, kKeys, 0),

@@ -8,11 +8,12 @@
 namespace penstock::cuda {
 
 // Tensor parallelism divides the heads of a page among the memories of several GPUs ("ranks"):
-// equally many consecutive heads for each. A rank's page has a layout of its own. These functions
-// map bytes of the whole page to bytes of the ranks' pages. Pure functions; any thread may call
-// them.
+// equally many consecutive heads for each. A rank's page has a layout of its own. Pages of latents,
+// which all heads of queries read, are whole on every rank. These functions map bytes of the whole
+// page to bytes of the ranks' pages. Pure functions; any thread may call them.
 
-// The layout of one rank's pages. `ranks` must divide the number of heads.
+// The layout of one rank's pages. `ranks` must divide the number of heads, unless the pages have
+// latents.
 KvLayout LayoutOfRank(const KvLayout& whole, int ranks);
 
 // The place of a rank's heads in a layer of the whole page. The rank's layer has the codes of its

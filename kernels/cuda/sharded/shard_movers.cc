@@ -46,6 +46,14 @@ class ShardMovers::RankMover final : public Mover {
     std::vector<Ids> ids;  // [moves_max]
   };
   const CudaDevice& first() const { return *movers_.devices_.front(); }
+  // True if the first GPU alone makes the move: all have the same latents, and it has the slab.
+  bool IsOfFirst(const Move& move) const {
+    return !move.scatter && movers_.pages_.view().layout.HasLatents();
+  }
+  // Null if the move takes no detour.
+  std::byte* DetourOf(const Move& move) const {
+    return IsOfFirst(move) ? nullptr : movers_.DetourOf(move.slab);
+  }
   absl::Status OpenRank(Rank& rank, size_t moves_max, size_t ids_bytes, bool high_priority);
   void MoveRank(size_t rank, const Move& move, size_t index);
   void AwaitRank(size_t rank);
@@ -100,6 +108,7 @@ absl::Status ShardMovers::RankMover::Open(size_t moves_max, size_t slab_bytes_ma
 
 // Enqueues the copy of one GPU's heads, on that GPU.
 void ShardMovers::RankMover::MoveRank(size_t rank, const Move& move, size_t index) {
+  if (rank > 0 && IsOfFirst(move)) return;
   const KvLayout& whole = movers_.pages_.view().layout;
   const auto number = static_cast<int>(rank);
   const PagedKv& own = movers_.pages_.view_of(number);
@@ -107,7 +116,7 @@ void ShardMovers::RankMover::MoveRank(size_t rank, const Move& move, size_t inde
   const size_t layer_bytes = whole.LayerBytes();
   const DeviceSlabs::Pieces& pieces = move.pieces;
   PENSTOCK_CHECK(pieces.offset % layer_bytes == 0 && pieces.bytes % layer_bytes == 0);
-  std::byte* const detour = movers_.DetourOf(move.slab);
+  std::byte* const detour = DetourOf(move);
   const Rank& used = ranks_[rank];
   const Ids& ids = used.ids[index];
   PENSTOCK_CHECK_LE(pieces.pages.size_bytes(), ids.host.bytes());
@@ -142,8 +151,8 @@ void ShardMovers::RankMover::CopyDetours(std::span<const Move> moves, bool scatt
   if (movers_.peer_access_.ok()) return;
   first().Select();
   for (const Move& move : moves) {
-    if (move.scatter != scatter) continue;
-    std::byte* const detour = movers_.DetourOf(move.slab);
+    std::byte* const detour = DetourOf(move);
+    if (move.scatter != scatter || detour == nullptr) continue;
     const size_t bytes = move.pieces.total();
     scatter ? CopyToHost(detour, move.slab, bytes, detours_)
             : CopyToDevice(move.slab, detour, bytes, detours_);

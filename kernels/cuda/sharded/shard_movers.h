@@ -11,7 +11,8 @@
 namespace penstock::cuda {
 
 // Moves slabs whose pages have their heads in several GPUs, and which are in the memory of the
-// first. Each GPU's kernel copies its heads to their places in the slab, or back. Where a GPU has
+// first. Each GPU's kernel copies its heads to their places in the slab, or back. Of latents, which
+// every GPU has, the first GPU alone fills slabs, and all of them read a slab. Where a GPU has
 // no peer access to the first one's memory, slabs take a detour: the kernels work on a copy in
 // page-locked host memory, which the first GPU copies to its own, or from there. Thread-safe.
 class ShardMovers final : public SpreadPages {

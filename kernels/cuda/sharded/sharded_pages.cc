@@ -33,7 +33,7 @@ ShardedPages::ShardedPages(std::vector<std::unique_ptr<CudaPages>> ranks)
   for (const auto& rank : ranks_) {
     PENSTOCK_CHECK(rank->view().layout == view_.layout && rank->view().blocks == view_.blocks);
   }
-  view_.layout.kv_heads *= static_cast<int32_t>(ranks_.size());
+  if (!view_.layout.HasLatents()) view_.layout.kv_heads *= static_cast<int32_t>(ranks_.size());
   view_.copier = this;
 }
 
@@ -44,7 +44,8 @@ void ShardedPages::Read(std::span<const uint32_t> pages, size_t offset, size_t b
   for (size_t i = 0; i < pages.size(); ++i) {
     std::fill(host + i * bytes + kept, host + (i + 1) * bytes, std::byte{0});
   }
-  for (int rank = 0; rank < ranks(); ++rank) {
+  const int readers = view_.layout.HasLatents() ? 1 : ranks();  // all have the same latents
+  for (int rank = 0; rank < readers; ++rank) {
     for (const HeadRange& range : RangesOfRank(view_.layout, ranks(), rank, offset, bytes)) {
       ranks_[static_cast<size_t>(rank)]->ReadBy(
           pages, range.offset, range.bytes, [&](const CudaPages::Portion& portion) {

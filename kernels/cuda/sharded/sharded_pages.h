@@ -11,7 +11,8 @@ namespace penstock::cuda {
 // It may use base/, kernels/ and kernels/cuda.
 
 // Owns pages whose heads are divided, in order, among several GPUs. The host reads and writes whole
-// pages, as with one GPU; each GPU's kernels see only its own heads. Thread-safe, as CudaPages is.
+// pages, as with one GPU; each GPU's kernels see only its own heads. Of latents every GPU has whole
+// pages: the host reads those of the first, and writes all. Thread-safe, as CudaPages is.
 class ShardedPages final : public PageCopier {
  public:
   // All `ranks` have equal layouts and equally many blocks.

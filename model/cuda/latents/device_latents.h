@@ -23,8 +23,8 @@ struct DeviceHeads {
   int32_t inputs = 0;
 };
 
-// Owns a layer's norms of latents, f32, and the matrices of its heads, as in LatentWeights. The
-// dense matrices are in CudaLayer.
+// Owns a layer's norms of latents, f32, and the matrices of this GPU's heads, as in LatentWeights.
+// The dense matrices are in CudaLayer.
 struct DeviceLatents {
   cuda::DeviceBuffer norm;
   cuda::DeviceBuffer query_norm;  // empty: queries are products of the input

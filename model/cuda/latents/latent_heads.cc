@@ -5,7 +5,8 @@
 
 namespace penstock {
 
-void LatentHeads::Read(Kind kind, int64_t head, Bf16* to) const {
+void LatentHeads::Read(Kind kind, int64_t index, Bf16* to) const {
+  const int64_t head = first_ + index;
   const bool queries = kind == Kind::kQueries;
   if (weights_.queries.empty()) {
     return queries ? ReadQueriesOfUp(head, to) : ReadValuesOfUp(head, to);

@@ -39,29 +39,6 @@ ModelConfig Qwen30b() {
           .experts = {.count = 128, .per_token = 8, .intermediate = 768}};
 }
 
-// DeepSeek-V2-Lite.
-ModelConfig V2Lite() {
-  ModelConfig config{.architecture = "DeepseekV2ForCausalLM",
-                     .layers = 27,
-                     .hidden = 2048,
-                     .intermediate = 10944,
-                     .heads = 16,
-                     .kv_heads = 1,
-                     .head_dim = 576,
-                     .vocab = 102400,
-                     .max_position = 163840};
-  config.names = FindModelFamily("DeepseekV2ForCausalLM")->names;
-  config.latent = {.rank = 512, .plain_dims = 128, .rope_dims = 64, .value_dims = 128};
-  config.experts = {.count = 64,
-                    .per_token = 6,
-                    .intermediate = 1408,
-                    .shared_intermediate = 2816,
-                    .shared_gate = false};
-  config.experts.dense.assign(27, false);
-  config.experts.dense[0] = true;
-  return config;
-}
-
 // 2 * head_dim bytes a position for each kind of rotation.
 TEST(ModelCost, CentredKeysTakeTheAnglesOfAllPositions) {
   ModelConfig config = Llama8b();

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "lab/plan/capacity_plan.h"
+#include "model/checkpoint/model_family.h"
 
 namespace penstock {
 
@@ -22,6 +23,29 @@ inline ModelConfig Llama70b() {
   config.hidden = 8192;
   config.intermediate = 28672;
   config.heads = 64;
+  return config;
+}
+
+// DeepSeek-V2-Lite.
+inline ModelConfig V2Lite() {
+  ModelConfig config{.architecture = "DeepseekV2ForCausalLM",
+                     .layers = 27,
+                     .hidden = 2048,
+                     .intermediate = 10944,
+                     .heads = 16,
+                     .kv_heads = 1,
+                     .head_dim = 576,
+                     .vocab = 102400,
+                     .max_position = 163840};
+  config.names = FindModelFamily("DeepseekV2ForCausalLM")->names;
+  config.latent = {.rank = 512, .plain_dims = 128, .rope_dims = 64, .value_dims = 128};
+  config.experts = {.count = 64,
+                    .per_token = 6,
+                    .intermediate = 1408,
+                    .shared_intermediate = 2816,
+                    .shared_gate = false};
+  config.experts.dense.assign(27, false);
+  config.experts.dense[0] = true;
   return config;
 }
 

@@ -33,6 +33,29 @@ TEST(WorkerModel, DividesWeightsAndPages) {
   EXPECT_EQ(four.DeviceLayout().BlockStride(), one.DeviceLayout().BlockStride() / 4);
 }
 
+// Every GPU has whole pages of latents and the matrices that project to them, and reads all of
+// both.
+TEST(WorkerModel, DividesWhatReadsLatents) {
+  const WorkerModel one = Worker(V2Lite(), "h200", 1), four = Worker(V2Lite(), "h200", 4);
+  EXPECT_EQ(four.DeviceLayout(), one.DeviceLayout());
+  const double whole =
+      2.0 * 2 * 102400 * 2048 + 2.0 * 27 * 576 * 2048 + one.cost.weights.vectors.bytes;
+  EXPECT_NEAR(static_cast<double>(four.DeviceWeightBytes()),
+              (static_cast<double>(one.DeviceWeightBytes()) - whole) / 4 + whole, 8);
+  const auto seconds_of_tokens = [](const WorkerModel& worker) {
+    return worker.StepSeconds(64, 8192) - worker.StepSeconds(64, 4096);
+  };
+  EXPECT_NEAR(seconds_of_tokens(four), seconds_of_tokens(one), 1e-9);
+  // A prompt's projections to latents are computed by all, and the attention by each for its heads.
+  WorkerModel prefill = four;
+  prefill.chunk_tokens = 8192;  // computing takes longer than reading
+  const double projected = 2.0 * 8192 * 27 * 576 * 2048;
+  const double rest = one.cost.PrefillFlops(8192, 0) - one.cost.head_flops - projected;
+  const double flops = one.hardware.flops_per_s * one.hardware.prefill_efficiency;
+  EXPECT_NEAR(prefill.PrefillSeconds(8192, 0) - prefill.PrefillExchangeSeconds(8192, 0),
+              (one.cost.head_flops + projected + rest / 4) / flops, 1e-9);
+}
+
 // docs/adr/0025: twice a layer, each GPU receives the f32 parts of all others.
 TEST(WorkerModel, AnExchangeTakesTheInterconnect) {
   const WorkerModel four = Worker(Llama70b(), "h200", 4);
@@ -140,6 +163,11 @@ TEST(TensorParallel, ARefusalNamesTheLimit) {
   request.model.kv_heads = 4;
   request.degrees = {.prefill = 8, .decode = 8};
   EXPECT_THAT(Message(MakePlan(request).status()), HasSubstr("does not divide the model's 4 KV"));
+  request = RequestFor(V2Lite(), "h200");
+  request.model.heads = 12;
+  request.degrees = {.prefill = 8, .decode = 8};
+  EXPECT_THAT(Message(MakePlan(request).status()),
+              HasSubstr("does not divide the model's 12 attention heads"));
   request = RequestFor(Llama8b(), "h200");
   request.hardware.gpu = false;
   request.degrees.decode = 2;

@@ -134,7 +134,10 @@ TEST(SmallModel, HasLatentsOfTheSameSize) {
           .rank = 512, .query_rank = 1536, .plain_dims = 128, .rope_dims = 64, .value_dims = 128}};
   const ModelConfig small = SmallModelLike(large, 1);
   EXPECT_EQ(small.kv_heads, 1);
-  EXPECT_EQ(small.heads, 32);  // two tiles of rows
+  EXPECT_EQ(small.heads, 32);                     // two tiles of rows
+  EXPECT_EQ(SmallModelLike(large, 2).heads, 64);  // the same on each GPU
+  EXPECT_EQ(SmallModelLike(large, 8).heads, 128);
+  EXPECT_EQ(SmallModelLike(large, 8).kv_heads, 1);
   EXPECT_EQ(small.head_dim, 576);
   EXPECT_EQ(small.latent.rank, 512);
   EXPECT_LT(small.latent.query_rank, 512);

@@ -290,6 +290,37 @@ TEST_F(SeveralGpus, EvictTogetherIfTheyAreTo) {
   EXPECT_EQ((*gpus)->runner().eviction_attention().value_or(EvictionAttention()).heads, 4);
 }
 
+// Of latents each has whole pages, which the host writes to all of them.
+TEST_F(SeveralGpus, HaveWholePagesOfLatents) {
+  ModelConfig config = TinyConfig();
+  config.kv_heads = 1;
+  config.latent = {.rank = 512, .plain_dims = 24, .rope_dims = 64, .value_dims = 32};
+  config.head_dim = config.latent.rank + config.latent.rope_dims;
+  config.rope.rotary_dims = config.latent.rope_dims;
+  const Weights weights = RandomWeights(config, 3, 0.2f);
+  GpuOptions options = Two();
+  options.format.dtype = KvDtype::kBf16;
+  const auto two = OpenGpuHost(weights, options);
+  ASSERT_TRUE(two.ok()) << two.status();
+  const PagedKv& pages = (*two)->pages();
+  TransformerRunner cpu(weights, {}, 64);
+  EXPECT_EQ(pages.layout, cpu.kv_layout());
+  // A block takes as much on each GPU as on one of 8 GiB; 256 MiB are for what steps allocate.
+  EXPECT_LT(static_cast<double>(pages.blocks) * static_cast<double>(pages.layout.BlockStride()),
+            kShare * 8 * (1 << 30) - (256 << 20));
+  const std::vector<uint32_t> prompt = {1, 5, 9, 13, 2, 88, 41, 7, 7, 3, 60, 21, 30, 99, 4, 17, 6};
+  const std::vector<uint32_t> blocks = {5, 2}, elsewhere = {7, 9};
+  const auto pool = *BlockPool::Create(pages.layout, 6);
+  const std::vector<float> want = Step(cpu, pool->view(), prompt, 0, blocks);
+  EXPECT_LT(Deviation(Step((*two)->runner(), pages, prompt, 0, blocks), want), 2e-2);
+  const size_t bytes = pages.layout.PayloadBytes();
+  std::vector<std::byte> host(2 * bytes);
+  ReadPages(pages, blocks, 0, bytes, host.data());
+  WritePages(pages, elsewhere, 0, bytes, host.data());
+  EXPECT_EQ(Step((*two)->runner(), pages, {42}, 17, elsewhere),
+            Step((*two)->runner(), pages, {42}, 17, blocks));
+}
+
 // Each GPU computes its heads of a prompt by the library's kernel.
 TEST_F(SeveralGpus, AreFastTogether) {
   const ScopedEnvironment hopper("PENSTOCK_EMULATED_HOPPER", "1");
