@@ -32,6 +32,7 @@ if(PENSTOCK_FUZZERS)
 endif()
 # Most of the time of an emulated kernel; it has registers only, and nothing for a sanitizer to find.
 set_source_files_properties(${emulator}/arithmetic.cc PROPERTIES COMPILE_OPTIONS "-O3;-fno-sanitize=all")
+set_source_files_properties(${emulator}/emulator.cc ${emulator}/fiber.cc PROPERTIES COMPILE_OPTIONS "-O2")
 
 if(PENSTOCK_CUDA)
   add_library(penstock_cuda_kernels STATIC ${cuda_kernels} cuda/device/runtime_cuda.cu)

@@ -41,7 +41,9 @@ struct Centre {
     std::vector<Bf16> packed(elements);
     for (int position = 0; position < positions; ++position) {
       for (int d = 0; d < dim; ++d) {
-        packed[static_cast<size_t>(AngleAt(position, d, dim))] = AngleOf(position, d);
+        const Bf16 angle = AngleOf(position, d);
+        packed[static_cast<size_t>(AngleAt(position, d, dim))] = angle;
+        host_angles.push_back(ToFloat(angle));
       }
     }
     device = std::make_unique<DeviceArray<Bf16>>(queries);
@@ -54,15 +56,16 @@ struct Centre {
   }
   // What a query at `at` adds to its score of a token.
   double Score(int64_t at, int token) const {
+    const Bf16* const query = queries.data() + at;
+    const float* const angle = host_angles.data() + int64_t{token} * dim;
     double sum = 0;
-    for (int d = 0; d < dim; ++d) {
-      sum += double{ToFloat(queries[static_cast<size_t>(at + d)])} * ToFloat(AngleOf(token, d));
-    }
+    for (int d = 0; d < dim; ++d) sum += double{ToFloat(query[d])} * angle[d];
     return sum;
   }
 
   int dim, pairs, positions;
   std::vector<Bf16> queries;
+  std::vector<float> host_angles;  // [position][dim]
   std::unique_ptr<DeviceArray<Bf16>> device, angles;
 };
 
@@ -101,10 +104,10 @@ struct CasePools {
     if (IsLevels(c.kv.values)) RotateValues();
   }
 
-  // As KvPoolCase::At, for a query at `position`.
-  double At(int plane, int sequence, int head, int token, int element, int position) const {
+  // As KvPoolCase::Row, for a query at `position`.
+  const double* Row(int plane, int sequence, int head, int token, int position) const {
     const bool own = span > 0 && token >= position / span * span;
-    return (own ? *recent : kv).At(plane, sequence, head, token, element);
+    return (own ? *recent : kv).Row(plane, sequence, head, token);
   }
   // Answers are sums of values that pages have rotated.
   void RotateValues() {
@@ -127,24 +130,27 @@ void Compare(const AttentionCase& c, const CasePools& kv, int sequence, int posi
              const Bf16* query, const Centred& centre, const uint16_t* got, Sums& sums) {
   const int dim = c.kv.head_dim, kv_head = head / c.group;
   const int first = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
-  std::vector<double> weights(position + 1), want(dim);
+  std::vector<double> weights(position + 1), wanted(dim);
+  double* const want = wanted.data();
   double top = -std::numeric_limits<double>::infinity(), total = 0;
   for (int t = first; t <= position; ++t) {
-    for (int d = 0; d < dim; ++d)
-      weights[t] += ToFloat(query[d]) * kv.At(0, sequence, kv_head, t, d, position);
-    weights[t] += centre(t);
-    weights[t] /= std::sqrt(dim);
-    if (c.cap > 0) weights[t] = c.cap * std::tanh(weights[t] / c.cap);
-    top = std::max(top, weights[t]);
+    const double* const key = kv.Row(0, sequence, kv_head, t, position);
+    double score = centre(t);
+    for (int d = 0; d < dim; ++d) score += ToFloat(query[d]) * key[d];
+    score /= std::sqrt(dim);
+    if (c.cap > 0) score = c.cap * std::tanh(score / c.cap);
+    weights[t] = score;
+    top = std::max(top, score);
   }
   if (c.sinks) {
     top = std::max<double>(top, SinkOf(head));
     total = std::exp(SinkOf(head) - top);
   }
   for (int t = first; t <= position; ++t) {
+    const double* const value = kv.Row(1, sequence, kv_head, t, position);
     const double weight = std::exp(weights[t] - top);
     total += weight;
-    for (int d = 0; d < dim; ++d) want[d] += weight * kv.At(1, sequence, kv_head, t, d, position);
+    for (int d = 0; d < dim; ++d) want[d] += weight * value[d];
   }
   for (int d = 0; d < dim; ++d) sums.Add(ToFloat(Bf16{got[d]}), want[d] / total);
 }

@@ -61,9 +61,8 @@ struct AttentionRun {
 };
 
 std::vector<double> Key(const KvPoolCase& pool, int head, int token) {
-  std::vector<double> key;
-  for (int e = 0; e < pool.planes.head_dim; ++e) key.push_back(pool.At(0, 0, head, token, e));
-  return key;
+  const double* const row = pool.Row(0, 0, head, token);
+  return {row, row + pool.planes.head_dim};
 }
 double Dot(const std::vector<double>& a, const std::vector<double>& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);

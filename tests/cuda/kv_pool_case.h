@@ -32,11 +32,10 @@ struct KvPoolCase {
 
   explicit KvPoolCase(const Options& options);
 
-  // Element `element` of the key (plane 0) or value (plane 1) of a token.
-  double At(int plane, int sequence, int head, int token, int element) const {
-    return real[plane][sequence]
-               [(static_cast<size_t>(head) * lengths[sequence] + token) * planes.head_dim +
-                element];
+  // The key (plane 0) or value (plane 1) of a token: planes.head_dim elements.
+  const double* Row(int plane, int sequence, int head, int token) const {
+    return real[plane][sequence].data() +
+           (static_cast<size_t>(head) * lengths[sequence] + token) * planes.head_dim;
   }
 
   std::vector<int32_t> lengths;

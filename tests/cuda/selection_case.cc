@@ -115,7 +115,7 @@ class Run {
   double Bound(int sequence, int head, int page, int element, double sign) const {
     double most = -INFINITY;
     for (int t = page * c_.kv.page; t < (page + 1) * c_.kv.page; ++t) {
-      most = std::max(most, sign * pool_.At(0, sequence, head, t, element));
+      most = std::max(most, sign * pool_.Row(0, sequence, head, t)[element]);
     }
     return sign * most;
   }

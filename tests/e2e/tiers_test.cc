@@ -197,8 +197,8 @@ TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
   }
   for (std::thread& client : clients) client.join();
   // A call that was swapped out has no block on the device, so its end shows in this count alone.
-  EXPECT_TRUE(WaitUntil([&] { return StatsOf(cluster.decode()[0]).swapped_blocks() == 0; },
-                        seconds(30)));
+  EXPECT_TRUE(
+      WaitUntil([&] { return StatsOf(cluster.decode()[0]).swapped_blocks() == 0; }, seconds(30)));
   EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
   AskInTurn(cluster, {requests.begin(), requests.begin() + 2});
 }

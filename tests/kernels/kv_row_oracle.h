@@ -19,13 +19,21 @@ inline double RotationAt(int dims, int i, int j) {
   return (odd ? -1 : 1) / std::sqrt(static_cast<double>(order));
 }
 
-inline std::vector<double> Rotated(const std::vector<double>& x) {
-  const int dims = static_cast<int>(x.size());
-  std::vector<double> y(x.size(), 0.0);
-  for (int i = 0; i < dims; ++i) {
-    for (int j = 0; j < dims; ++j) y[i] += RotationAt(dims, i, j) * x[j];
+// A row times that matrix, by the fast Walsh-Hadamard transform.
+inline std::vector<double> Rotated(std::vector<double> x) {
+  const int dims = static_cast<int>(x.size()), order = std::min(dims & -dims, 128);
+  double* const y = x.data();
+  for (int step = 1; step < order; step *= 2) {
+    for (int i = 0; i < dims; ++i) {
+      if ((i & step) != 0) continue;
+      const double a = y[i], b = y[i + step];
+      y[i] = a + b;
+      y[i + step] = a - b;
+    }
   }
-  return y;
+  const double scale = 1 / std::sqrt(static_cast<double>(order));
+  for (int i = 0; i < dims; ++i) y[i] *= scale;
+  return x;
 }
 
 inline double ValueOfE4m3(uint8_t code) {

@@ -37,6 +37,20 @@ KvLayout Layout(KvDtype dtype, int32_t block_tokens, int32_t head_dim) {
           .dtype = dtype};
 }
 
+// The other tests take their rotation from here, so it is compared with the matrix itself.
+TEST(KvRowOracleTest, RotatesByBlocksOfAHadamardMatrix) {
+  for (const int dims : {48, 64, 128, 192, 256}) {
+    for (int i = 0; i < dims; ++i) {
+      std::vector<double> unit(static_cast<size_t>(dims), 0.0);
+      unit[static_cast<size_t>(i)] = 1;
+      const std::vector<double> row = Rotated(unit);
+      for (int j = 0; j < dims; ++j) {
+        ASSERT_DOUBLE_EQ(row[static_cast<size_t>(j)], RotationAt(dims, i, j)) << dims << " " << i;
+      }
+    }
+  }
+}
+
 TEST(KvLayoutTest, RowsAndScalesFillALayerWithoutAGap) {
   for (const KvDtype dtype : kKvDtypes) {
     for (const int32_t block_tokens : {16, 32, 64}) {

@@ -119,31 +119,44 @@ struct QuantisedProblem {
     return output;
   }
 
-  // One product by the definition: integers of the row, exact sums of groups, one multiply-add a
-  // group and one more with offsets.
-  float Oracle(int64_t row, int64_t output) const {
+  // A row's integers in the order of the codes, and what they are multiplied by.
+  struct Activations {
+    std::vector<int> integers;
+    float factor;
+  };
+  Activations ActivationsOf(int64_t row) const {
     const float* x = input.data() + row * shape.inputs;
     float max = 0;
     for (int64_t i = 0; i < shape.inputs; ++i) max = std::max(max, std::abs(x[i]));
     const float inverse = static_cast<float>(kActivationMax) / max;
+    Activations result{.integers = {}, .factor = max / static_cast<float>(kActivationMax)};
+    for (int64_t i = 0; i < shape.inputs; ++i) {
+      const int64_t at = order.empty() ? i : order[i];
+      result.integers.push_back(static_cast<int>(std::nearbyint(x[at] * inverse)));
+    }
+    return result;
+  }
+
+  // One product by the definition: integers of the row, exact sums of groups, one multiply-add a
+  // group and one more with offsets.
+  float Oracle(const Activations& x, int64_t output) const {
+    const Row& weights = rows[output];
     float sum = 0;
     for (int64_t g = 0; g < groups; ++g) {
       int64_t exact = 0, activations = 0;
-      const Row& weights = rows[output];
       for (int64_t i = g * format.group;
            i < std::min<int64_t>(shape.inputs, (g + 1) * format.group); ++i) {
-        const int64_t at = order.empty() ? i : order[i];
-        const auto activation = static_cast<int64_t>(std::nearbyint(x[at] * inverse));
-        activations += activation;
-        exact += activation * Integer(weights, g, i);
+        activations += x.integers[i];
+        exact += int64_t{x.integers[i]} * Integer(weights, g, i);
       }
       EXPECT_LE(std::abs(exact), std::numeric_limits<int32_t>::max());
       sum = std::fma(static_cast<float>(exact), weights.scales[g], sum);
       if (!format.offsets) continue;
       sum = std::fma(static_cast<float>(activations), weights.offsets[g], sum);
     }
-    return sum * (max / static_cast<float>(kActivationMax));
+    return sum * x.factor;
   }
+  float Oracle(int64_t row, int64_t output) const { return Oracle(ActivationsOf(row), output); }
 
   // A code of a row's group, less the zero point.
   int Integer(const Row& row, int64_t group, int64_t index) const {
@@ -208,11 +221,14 @@ TEST_P(QuantisedGemmTest, GivesTheBitsOfTheDefinition) {
         const QuantisedProblem p(shape, format, ++seed);
         const auto product = p.Run({.threads = &pool}, GemmOutput::kStore, false);
         const auto added = p.Run({.threads = &pool}, GemmOutput::kAdd, true);
-        for (int64_t i = 0; i < m * shape.outputs; ++i) {
-          const float want = p.Oracle(i / shape.outputs, i % shape.outputs);
-          ASSERT_EQ(product[i], want)
-              << format.Name() << " " << m << " x " << shape.inputs << " element " << i;
-          ASSERT_EQ(added[i], want + p.bias[i % shape.outputs] + p.start[i]);
+        for (int64_t row = 0, i = 0; row < m; ++row) {
+          const QuantisedProblem::Activations x = p.ActivationsOf(row);
+          for (int64_t output = 0; output < shape.outputs; ++output, ++i) {
+            const float want = p.Oracle(x, output);
+            ASSERT_EQ(product[i], want)
+                << format.Name() << " " << m << " x " << shape.inputs << " element " << i;
+            ASSERT_EQ(added[i], want + p.bias[output] + p.start[i]);
+          }
         }
       }
     }
@@ -351,9 +367,12 @@ TEST_P(QuantisedGemmTest, ActivationsAtTheirLimits) {
         p.input[row * 512 + 511] = 1;
       }
       const auto got = p.Run({}, GemmOutput::kStore, false);
-      for (int64_t i = 0; i < m * 64; ++i) {
-        ASSERT_EQ(got[i], p.Oracle(i / 64, i % 64))
-            << format.Name() << " " << m << " element " << i;
+      for (int64_t row = 0; row < m; ++row) {
+        const QuantisedProblem::Activations x = p.ActivationsOf(row);
+        for (int64_t output = 0; output < 64; ++output) {
+          ASSERT_EQ(got[row * 64 + output], p.Oracle(x, output))
+              << format.Name() << " " << m << " row " << row << " output " << output;
+        }
       }
     }
   }

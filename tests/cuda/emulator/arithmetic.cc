@@ -1,19 +1,11 @@
 #include "tests/cuda/emulator/arithmetic.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "tests/cuda/emulator/emulator.h"
 
 namespace penstock::cuda::emulator {
-namespace {
-
-float Cell(bool bf16, uint32_t word, int half) {
-  const uint32_t bits = half != 0 ? word >> 16 : word & 0xffffu;
-  return bf16 ? BitsToFloat(bits << 16) : HalfToFloat(bits);
-}
-
-}  // namespace
-
 // IEEE binary16 in integer arithmetic: clang 14 has no such type on this machine.
 float HalfToFloat(uint32_t bits) {
   const uint32_t exponent = bits >> 10 & 31, mantissa = bits & 1023;
@@ -59,32 +51,59 @@ uint32_t FloatToE4m3(float x) {
   return sign | (code < 0x7eu ? code : 0x7eu);
 }
 
+namespace {
+
+// What mma.m16n8k16 multiplies and adds to, by row and column.
+struct MmaTile {
+  uint16_t a[16 * 16], b[16 * 8];  // bf16 or f16
+  float sums[16][8];
+};
+using EightFloats = float __attribute__((vector_size(32)));
+
+// Most of the time of a product. The compiler must not fuse its multiplications and additions, so
+// AVX2 gives the bits that the other version gives.
+#if defined(__x86_64__)
+__attribute__((target_clones("avx2", "default")))
+#endif
+void MultiplyTile(MmaTile& tile, bool bf16) {
+  float a[16 * 16], b[16 * 8];
+  if (bf16) {
+    for (int i = 0; i < 256; ++i) a[i] = BitsToFloat(uint32_t{tile.a[i]} << 16);
+    for (int i = 0; i < 128; ++i) b[i] = BitsToFloat(uint32_t{tile.b[i]} << 16);
+  } else {
+    for (int i = 0; i < 256; ++i) a[i] = HalfToFloat(tile.a[i]);
+    for (int i = 0; i < 128; ++i) b[i] = HalfToFloat(tile.b[i]);
+  }
+  EightFloats rows[16];
+  std::memcpy(rows, b, sizeof(rows));
+  for (int row = 0; row < 16; ++row) {
+    EightFloats sums;
+    std::memcpy(&sums, tile.sums[row], sizeof(sums));
+    for (int k = 0; k < 16; ++k) sums += a[row * 16 + k] * rows[k];
+    std::memcpy(tile.sums[row], &sums, sizeof(sums));
+  }
+}
+
+}  // namespace
+
 // Fragments as in the PTX manual, section "Matrix Fragments for mma.m16n8k16".
 void ApplyMma(Lane* lanes, bool bf16) {
-  float a[16][16], b[16][8];
+  MmaTile tile;
   for (int i = 0; i < kLanes; ++i) {
-    const int group = i / 4, member = i % 4;
-    for (int half = 0; half < 2; ++half) {
-      for (int r = 0; r < 4; ++r) {
-        a[group + r % 2 * 8][member * 2 + half + r / 2 * 8] = Cell(bf16, lanes[i].in[r], half);
-      }
-      for (int r = 0; r < 2; ++r) {
-        b[member * 2 + half + r * 8][group] = Cell(bf16, lanes[i].in[4 + r], half);
-      }
+    const int group = i / 4, column = i % 4 * 2;
+    for (int r = 0; r < 4; ++r) {
+      std::memcpy(&tile.a[(group + r % 2 * 8) * 16 + column + r / 2 * 8], &lanes[i].in[r], 4);
+    }
+    for (int r = 0; r < 2; ++r) {
+      tile.b[(column + r * 8) * 8 + group] = static_cast<uint16_t>(lanes[i].in[4 + r]);
+      tile.b[(column + 1 + r * 8) * 8 + group] = static_cast<uint16_t>(lanes[i].in[4 + r] >> 16);
+      std::memcpy(&tile.sums[group + r * 8][column], lanes[i].accumulator + r * 2, 8);
     }
   }
-  for (int row = 0; row < 16; ++row) {
-    const Lane* const first = lanes + row % 8 * 4;  // holds the row with the three that follow
-    const int r = row / 8 * 2;
-    float sums[8];
-    for (int column = 0; column < 8; ++column) {
-      sums[column] = first[column / 2].accumulator[r + column % 2];
-    }
-    for (int k = 0; k < 16; ++k) {
-      for (int column = 0; column < 8; ++column) sums[column] += a[row][k] * b[k][column];
-    }
-    for (int column = 0; column < 8; ++column) {
-      first[column / 2].accumulator[r + column % 2] = sums[column];
+  MultiplyTile(tile, bf16);
+  for (int i = 0; i < kLanes; ++i) {
+    for (int r = 0; r < 2; ++r) {
+      std::memcpy(lanes[i].accumulator + r * 2, &tile.sums[i / 4 + r * 8][i % 4 * 2], 8);
     }
   }
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/check.h"
@@ -14,6 +13,7 @@ namespace penstock::cuda {
 namespace emulator {
 namespace {
 
+constexpr uint32_t kAllLanes = ~0u;
 constexpr size_t kSharedBytesMax = 227 << 10;  // limit of a block on sm_90
 
 enum class Collective { kNone, kSync, kLoad, kLoadTransposed, kTranspose, kMma, kShuffle, kBallot };
@@ -23,21 +23,13 @@ struct Warp {
   Collective collective = Collective::kNone;
   uint32_t argument = 0;  // must be equal in all lanes
   int arrived = 0;
-  uint32_t generation = 0;
+  uint32_t ready = kAllLanes;  // a bit for each lane that neither waits nor has ended
 };
 
 struct Copy {
   void* to;
   const void* from;
   bool valid;
-};
-
-struct Thread {
-  Fiber fiber;
-  bool done = true;
-  bool at_barrier = false;
-  std::vector<Copy> open;
-  std::vector<std::vector<Copy>> groups;
 };
 
 void Perform(const Copy& copy) {
@@ -48,6 +40,36 @@ void Perform(const Copy& copy) {
   }
 }
 
+// A thread's asynchronous copies, in groups, as cp.async.commit_group makes them.
+class CopyQueue {
+ public:
+  void Clear() {
+    copies_.clear();
+    group_ends_.clear();
+  }
+  void Add(const Copy& copy) { copies_.push_back(copy); }
+  void Commit() { group_ends_.push_back(copies_.size()); }
+
+  // Performs the oldest groups until at most `pending` are left.
+  void Wait(size_t pending) {
+    if (group_ends_.size() <= pending) return;
+    const size_t groups = group_ends_.size() - pending, count = group_ends_[groups - 1];
+    for (size_t i = 0; i < count; ++i) Perform(copies_[i]);
+    copies_.erase(copies_.begin(), copies_.begin() + static_cast<ptrdiff_t>(count));
+    group_ends_.erase(group_ends_.begin(), group_ends_.begin() + static_cast<ptrdiff_t>(groups));
+    for (size_t& end : group_ends_) end -= count;
+  }
+
+ private:
+  std::vector<Copy> copies_;
+  std::vector<size_t> group_ends_;
+};
+
+struct Thread {
+  Fiber fiber;
+  CopyQueue copies;
+};
+
 struct Schedule {
   Copies copies = Copies::kLate;
   Order order = Order::kAscending;
@@ -55,8 +77,8 @@ struct Schedule {
 };
 thread_local Schedule schedule;
 
-// Marks functions that switch between emulated threads. They run millions of times and are not code
-// of a kernel, so sanitizers leave them out.
+// Marks functions that switch between emulated threads or pass registers between them. They run
+// millions of times and are not code of a kernel, so sanitizers leave them out.
 #define PENSTOCK_UNWATCHED __attribute__((no_sanitize("address", "undefined")))
 
 // One launch; its blocks run one after the other on the same fibers.
@@ -67,22 +89,26 @@ class Machine {
     PENSTOCK_CHECK_GT(shape.threads, 0);
     PENSTOCK_CHECK_EQ(shape.threads % kLanes, 0);
     PENSTOCK_CHECK_LE(shape.threads, 1024);
+    thread_storage_ = std::vector<Thread>(static_cast<size_t>(shape.threads));
+    warp_storage_.resize(static_cast<size_t>(shape.threads / kLanes));
+    threads_ = thread_storage_.data();
+    warps_ = warp_storage_.data();
     PENSTOCK_CHECK_LE(shape.shared_bytes, kSharedBytesMax);
-    for (int i = 0; i < shape.threads; ++i) threads_.push_back(std::make_unique<Thread>());
     // Exactly the requested size, so that a sanitizer detects accesses outside.
     memory_.reset(static_cast<uint8_t*>(
         std::aligned_alloc(128, std::max<size_t>(128, (shape.shared_bytes + 127) / 128 * 128))));
+    shared_ = memory_.get();
   }
 
   void RunBlock(int x, int y, int z);
   void Enter();  // runs on a fiber
 
-  int thread() const { return thread_; }
-  PENSTOCK_UNWATCHED Thread& self() { return *threads_[thread_]; }
+  PENSTOCK_UNWATCHED int thread() const { return thread_; }
+  PENSTOCK_UNWATCHED Thread& self() { return threads_[thread_]; }
   PENSTOCK_UNWATCHED Warp& warp() { return warps_[thread_ / kLanes]; }
   PENSTOCK_UNWATCHED Lane& lane() { return warp().lanes[thread_ % kLanes]; }
-  uint8_t* shared() const { return memory_.get(); }
-  void CheckShared(const void* p) const;
+  PENSTOCK_UNWATCHED uint8_t* shared() const { return shared_; }
+  PENSTOCK_UNWATCHED void CheckShared(const void* p) const;
 
   int block[3] = {};
 
@@ -96,20 +122,21 @@ class Machine {
   struct Free {
     void operator()(uint8_t* p) const { std::free(p); }
   };
-  PENSTOCK_UNWATCHED void Yield();
+  PENSTOCK_UNWATCHED void Wait();       // lets others run until this thread is ready again
   PENSTOCK_UNWATCHED int Next() const;  // the thread that runs next
 
   const LaunchShape shape_;
   const std::function<void()>& body_;
   std::unique_ptr<Fiber> caller_;
-  std::vector<std::unique_ptr<Thread>> threads_;
-  std::vector<Warp> warps_;
+  std::vector<Thread> thread_storage_;
+  std::vector<Warp> warp_storage_;
+  Thread* threads_ = nullptr;  // by pointer, because a call to a container would be watched
+  Warp* warps_ = nullptr;
   std::unique_ptr<uint8_t, Free> memory_;
+  uint8_t* shared_ = nullptr;
   int thread_ = 0;
   int alive_ = 0;
   int at_barrier_ = 0;
-  uint32_t barrier_generation_ = 0;
-  int64_t fruitless_yields_ = 0;
 };
 
 thread_local Machine* machine = nullptr;
@@ -120,16 +147,12 @@ void Machine::RunBlock(int x, int y, int z) {
   block[0] = x, block[1] = y, block[2] = z;
   // 0xffff is a NaN in bf16, f16 and e4m3 alike.
   std::memset(memory_.get(), 0xff, shape_.shared_bytes);
-  warps_.assign(shape_.threads / kLanes, Warp{});
+  for (Warp& each : warp_storage_) each.arrived = 0, each.ready = kAllLanes;
   alive_ = shape_.threads;
   at_barrier_ = 0;
-  fruitless_yields_ = 0;
-  for (const auto& thread : threads_) {
-    thread->done = false;
-    thread->at_barrier = false;
-    thread->open.clear();
-    thread->groups.clear();
-    thread->fiber.Start(&EnterFiber);
+  for (Thread& thread : thread_storage_) {
+    thread.copies.Clear();
+    thread.fiber.Start(&EnterFiber);
   }
   thread_ = schedule.order == Order::kDescending ? shape_.threads - 1 : 0;
   Fiber::Switch(*caller_, self().fiber);
@@ -137,50 +160,39 @@ void Machine::RunBlock(int x, int y, int z) {
 
 void Machine::Enter() {
   body_();
-  self().done = true;
-  --alive_;
-  fruitless_yields_ = 0;
-  Yield();
+  if (--alive_ == 0) Fiber::Switch(self().fiber, *caller_);
+  Wait();
   PENSTOCK_CHECK(false, "a thread went on after its end");
 }
 
-void Machine::Yield() {
-  const int from = thread_;
-  if (alive_ == 0) Fiber::Switch(threads_[from]->fiber, *caller_);
-  PENSTOCK_CHECK(++fruitless_yields_ < 4 * int64_t{shape_.threads} + 8,
-                 "a barrier or a collective that some threads never reach");
-  const int next = Next();
-  if (next == from) return;
-  thread_ = next;
-  Fiber::Switch(threads_[from]->fiber, threads_[next]->fiber);
+void Machine::Wait() {
+  Fiber& from = self().fiber;
+  warp().ready &= ~(1u << thread_ % kLanes);
+  thread_ = Next();
+  if (thread_ + 1 < shape_.threads) Fiber::Expect(threads_[thread_ + 1].fiber);
+  Fiber::Switch(from, self().fiber);
 }
 
 int Machine::Next() const {
-  const int count = shape_.threads;
-  if (schedule.order == Order::kWarpByWarp) {
-    const int first = thread_ / kLanes * kLanes;
-    for (int i = 1; i < kLanes; ++i) {
-      const int lane = first + (thread_ - first + i) % kLanes;
-      if (!threads_[lane]->done && !threads_[lane]->at_barrier) return lane;
-    }
+  const int count = shape_.threads / kLanes, own = thread_ / kLanes;
+  const bool descending = schedule.order == Order::kDescending;
+  const uint32_t below = (1u << thread_ % kLanes) - 1;
+  // The rest of this warp comes first and, unless it runs as far as it can, its beginning last.
+  uint32_t lanes = warps_[own].ready & (descending ? below : ~below);
+  if (lanes == 0 && schedule.order == Order::kWarpByWarp) lanes = warps_[own].ready;
+  int next = own;
+  for (int i = 1; lanes == 0 && i <= count; ++i) {
+    next = (own + (descending ? count - i : i)) % count;
+    lanes = warps_[next].ready;
   }
-  const int step = schedule.order == Order::kDescending ? count - 1 : 1;
-  int next = (thread_ + step) % count;
-  while (threads_[next]->done) next = (next + step) % count;
-  return next;
+  PENSTOCK_CHECK(lanes != 0, "a barrier or a collective that some threads never reach");
+  return next * kLanes + (descending ? 31 - __builtin_clz(lanes) : __builtin_ctz(lanes));
 }
 
 void Machine::SyncBlock() {
-  const uint32_t generation = barrier_generation_;
-  if (++at_barrier_ == shape_.threads) {
-    at_barrier_ = 0;
-    ++barrier_generation_;
-    fruitless_yields_ = 0;
-    for (const auto& thread : threads_) thread->at_barrier = false;
-    return;
-  }
-  self().at_barrier = true;
-  while (barrier_generation_ == generation) Yield();
+  if (++at_barrier_ < shape_.threads) return Wait();
+  at_barrier_ = 0;
+  for (int i = 0; i < shape_.threads / kLanes; ++i) warps_[i].ready = kAllLanes;
 }
 
 bool Machine::Arrive(Collective collective, uint32_t argument) {
@@ -191,34 +203,33 @@ bool Machine::Arrive(Collective collective, uint32_t argument) {
   }
   PENSTOCK_CHECK(w.collective == collective && w.argument == argument,
                  "lanes of a warp call different collectives");
-  const uint32_t generation = w.generation;
   if (++w.arrived == kLanes) return true;
-  while (w.generation == generation) Yield();
+  Wait();
   return false;
 }
 
 void Machine::Release() {
   warp().arrived = 0;
-  ++warp().generation;
-  fruitless_yields_ = 0;
+  warp().ready = kAllLanes;
 }
 
 void Machine::CheckShared(const void* p) const {
-  const auto offset = static_cast<const uint8_t*>(p) - memory_.get();
+  const auto offset = static_cast<const uint8_t*>(p) - shared_;
   PENSTOCK_CHECK(offset >= 0 && offset + 16 <= static_cast<int64_t>(shape_.shared_bytes),
                  "an address outside of the block's shared memory");
   PENSTOCK_CHECK_EQ(offset % 16, 0);
 }
 
-void Load(uint32_t (&r)[4], const void* row, bool transposed) {
+PENSTOCK_UNWATCHED void Load(uint32_t (&r)[4], const void* row, bool transposed) {
   machine->CheckShared(row);
-  std::memcpy(machine->lane().row, row, 16);
+  Lane& lane = machine->lane();
+  std::memcpy(lane.row, row, 16);
   const auto kind = transposed ? Collective::kLoadTransposed : Collective::kLoad;
   if (machine->Arrive(kind, 0)) {
     ApplyLoad(machine->warp().lanes, transposed);
     machine->Release();
   }
-  std::copy_n(machine->lane().out, 4, r);
+  for (int i = 0; i < 4; ++i) r[i] = lane.out[i];
 }
 
 }  // namespace
@@ -254,38 +265,28 @@ int64_t LaunchCount() { return schedule.launches; }
 using emulator::Collective;
 using emulator::machine;
 
-int ThreadX() { return machine->thread(); }
-int BlockX() { return machine->block[0]; }
-int BlockY() { return machine->block[1]; }
-int BlockZ() { return machine->block[2]; }
-uint8_t* SharedMemory() { return machine->shared(); }
+PENSTOCK_UNWATCHED int ThreadX() { return machine->thread(); }
+PENSTOCK_UNWATCHED int BlockX() { return machine->block[0]; }
+PENSTOCK_UNWATCHED int BlockY() { return machine->block[1]; }
+PENSTOCK_UNWATCHED int BlockZ() { return machine->block[2]; }
+PENSTOCK_UNWATCHED uint8_t* SharedMemory() { return machine->shared(); }
 
-void SyncWarp() {
+PENSTOCK_UNWATCHED void SyncWarp() {
   if (machine->Arrive(Collective::kSync, 0)) machine->Release();
 }
-void SyncBlock() { machine->SyncBlock(); }
+PENSTOCK_UNWATCHED void SyncBlock() { machine->SyncBlock(); }
 
 void CopyAsync16(void* shared, const void* global, bool valid) {
   machine->CheckShared(shared);
   PENSTOCK_CHECK_EQ(reinterpret_cast<uintptr_t>(global) % 16, uintptr_t{0});
   const emulator::Copy copy{shared, global, valid};
   if (emulator::schedule.copies == emulator::Copies::kEarly) return emulator::Perform(copy);
-  machine->self().open.push_back(copy);
+  machine->self().copies.Add(copy);
 }
 
-void CommitCopies() {
-  emulator::Thread& self = machine->self();
-  self.groups.push_back(std::move(self.open));
-  self.open.clear();
-}
+void CommitCopies() { machine->self().copies.Commit(); }
 
-void WaitForCopies(int pending) {
-  auto& groups = machine->self().groups;
-  while (static_cast<int>(groups.size()) > pending) {
-    for (const emulator::Copy& copy : groups.front()) emulator::Perform(copy);
-    groups.erase(groups.begin());
-  }
-}
+void WaitForCopies(int pending) { machine->self().copies.Wait(static_cast<size_t>(pending)); }
 
 void LoadMatrix4(uint32_t (&r)[4], const void* row) { emulator::Load(r, row, false); }
 void LoadMatrix4Transposed(uint32_t (&r)[4], const void* row) { emulator::Load(r, row, true); }
@@ -299,9 +300,10 @@ uint32_t TransposeMatrix(uint32_t cells) {
   return machine->lane().out[0];
 }
 
-void MmaOf(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+PENSTOCK_UNWATCHED void MmaOf(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0,
+                              uint32_t b1) {
   emulator::Lane& lane = machine->lane();
-  std::copy_n(a, 4, lane.in);
+  for (int i = 0; i < 4; ++i) lane.in[i] = a[i];
   lane.in[4] = b0;
   lane.in[5] = b1;
   lane.accumulator = c;
@@ -311,13 +313,14 @@ void MmaOf(bool bf16, float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32
   }
 }
 
-uint32_t Shuffle(uint32_t v, int lane) {
+PENSTOCK_UNWATCHED uint32_t Shuffle(uint32_t v, int lane) {
+  emulator::Lane* const lanes = machine->warp().lanes;
   machine->lane().in[0] = v;
   if (machine->Arrive(Collective::kShuffle, 0)) {
-    for (emulator::Lane& each : machine->warp().lanes) each.out[0] = each.in[0];
+    for (int i = 0; i < emulator::kLanes; ++i) lanes[i].out[0] = lanes[i].in[0];
     machine->Release();
   }
-  return machine->warp().lanes[lane & 31].out[0];
+  return lanes[lane & 31].out[0];
 }
 
 uint32_t ShuffleXor(uint32_t v, int mask) { return Shuffle(v, (machine->thread() & 31) ^ mask); }

@@ -1,13 +1,12 @@
 #include "tests/cuda/emulator/fiber.h"
 
+#include <sys/mman.h>
+
 #include <cstdint>
 #include <cstdlib>
-#include <utility>
 #include <vector>
 
-#if !defined(__x86_64__)
-#include <ucontext.h>
-#endif
+#include "base/check.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define PENSTOCK_ASAN 1
@@ -24,36 +23,65 @@
 namespace penstock::cuda::emulator {
 namespace {
 
-constexpr size_t kStackBytes = 256 << 10;  // frames of sanitized builds are large
+// Stacks lie next to each other. No power of two is their size, because the frames of all threads
+// would then share a few sets of the processor's cache.
+#ifdef PENSTOCK_ASAN
+constexpr size_t kStackBytes = (256 << 10) - 2240;  // its frames are large
+#else
+constexpr size_t kStackBytes = (64 << 10) - 2240;
+#endif
 
-// Launches are frequent and new memory is slow, so stacks are reused.
-thread_local std::vector<std::unique_ptr<char[]>> spare_stacks;
+// Stacks of one host thread. Launches are frequent and new memory is slow, so stacks are reused.
+// They lie in huge pages where the system has them, because each switch goes to another stack and
+// would find its page in no TLB.
+class Stacks {
+ public:
+  char* Take() {
+    if (spare_.empty()) Grow();
+    char* stack = spare_.back();
+    spare_.pop_back();
+    return stack;
+  }
+  void Return(char* stack) { spare_.push_back(stack); }
 
-// The bounds of a stack, which AddressSanitizer must be told; for a caller's stack it tells us.
-struct FiberBounds {
-  void (*entry)() = nullptr;
-  const void* bottom = nullptr;
-  size_t size = 0;
-  void* fake_stack = nullptr;
+ private:
+  static constexpr size_t kRegionBytes = 2 << 20;
+  struct Free {
+    void operator()(char* p) const { std::free(p); }
+  };
+
+  void Grow() {
+    auto* region = static_cast<char*>(std::aligned_alloc(kRegionBytes, kRegionBytes));
+    PENSTOCK_CHECK(region != nullptr);
+    madvise(region, kRegionBytes, MADV_HUGEPAGE);  // advice: without huge pages it is slower
+    regions_.emplace_back(region);
+    for (size_t at = 0; at + kStackBytes <= kRegionBytes; at += kStackBytes)
+      spare_.push_back(region + at);
+  }
+
+  std::vector<std::unique_ptr<char, Free>> regions_;
+  std::vector<char*> spare_;
 };
-thread_local FiberBounds* entering = nullptr;  // target of the last switch
+thread_local Stacks stacks;
+
+thread_local Fiber::Bounds* entering = nullptr;  // target of the last switch
 
 #ifdef PENSTOCK_ASAN
 
-thread_local FiberBounds* left = nullptr;  // source of the last switch
+thread_local Fiber::Bounds* left = nullptr;  // source of the last switch
 
 // Forgets the frames of a stack whose outermost functions switched away and never returned.
-void ForgetFrames(const char* stack, FiberBounds& bounds, void (*entry)()) {
+void ForgetFrames(const char* stack, Fiber::Bounds& bounds, void (*entry)()) {
   constexpr size_t kOutermost = 8 << 10;
   __asan_unpoison_memory_region(stack + kStackBytes - kOutermost, kOutermost);
   bounds = {.entry = entry, .bottom = stack, .size = kStackBytes};
 }
-void Leave(FiberBounds& from, FiberBounds& to) {
+void Leave(Fiber::Bounds& from, Fiber::Bounds& to) {
   left = &from;
   entering = &to;
   __sanitizer_start_switch_fiber(&from.fake_stack, to.bottom, to.size);
 }
-void ComeBack(FiberBounds& back) {
+void ComeBack(Fiber::Bounds& back) {
   __sanitizer_finish_switch_fiber(back.fake_stack, &left->bottom, &left->size);
 }
 void Arrive() {
@@ -63,9 +91,9 @@ void Arrive() {
 
 #else
 
-void ForgetFrames(const char*, FiberBounds& bounds, void (*entry)()) { bounds.entry = entry; }
-inline void Leave(FiberBounds&, FiberBounds& to) { entering = &to; }
-inline void ComeBack(FiberBounds&) {}
+void ForgetFrames(const char*, Fiber::Bounds& bounds, void (*entry)()) { bounds.entry = entry; }
+inline void Leave(Fiber::Bounds&, Fiber::Bounds& to) { entering = &to; }
+inline void ComeBack(Fiber::Bounds&) {}
 void Arrive() { entering->entry(); }
 
 #endif
@@ -99,69 +127,55 @@ PenstockSwitchFiber:
 .size PenstockSwitchFiber, . - PenstockSwitchFiber
 )");
 
-struct Fiber::Context {
-  void* stack_pointer = nullptr;
-  std::unique_ptr<char[]> stack;
-  FiberBounds bounds;
-};
-
 void Fiber::Start(void (*entry)()) {
-  ForgetFrames(context_->stack.get(), context_->bounds, entry);
+  ForgetFrames(stack_, bounds_, entry);
   constexpr int kSavedRegisters = 6;
-  const auto end = reinterpret_cast<uintptr_t>(context_->stack.get() + kStackBytes);
+  const auto end = reinterpret_cast<uintptr_t>(stack_ + kStackBytes);
   auto** top = reinterpret_cast<void**>(end & ~uintptr_t{15});
   *--top = nullptr;  // the return address of `entry`; aligns its frame as a call does
   *--top = reinterpret_cast<void*>(&Arrive);
   for (int i = 0; i < kSavedRegisters; ++i) *--top = nullptr;
-  context_->stack_pointer = top;
+  stack_pointer_ = top;
 }
 
 void Fiber::Switch(Fiber& from, Fiber& to) {
-  Leave(from.context_->bounds, to.context_->bounds);
-  PenstockSwitchFiber(&from.context_->stack_pointer, to.context_->stack_pointer);
-  ComeBack(from.context_->bounds);
+  Leave(from.bounds_, to.bounds_);
+  PenstockSwitchFiber(&from.stack_pointer_, to.stack_pointer_);
+  ComeBack(from.bounds_);
+}
+
+void Fiber::Expect(const Fiber& next) {
+  __builtin_prefetch(next.stack_pointer_);
+  __builtin_prefetch(static_cast<const char*>(next.stack_pointer_) + 64);
+  __builtin_prefetch(static_cast<const char*>(next.stack_pointer_) + 128);
 }
 
 #else
 
-struct Fiber::Context {
-  ucontext_t state;
-  std::unique_ptr<char[]> stack;
-  FiberBounds bounds;
-};
+void Fiber::Expect(const Fiber&) {}
 
 void Fiber::Start(void (*entry)()) {
-  ForgetFrames(context_->stack.get(), context_->bounds, entry);
-  getcontext(&context_->state);
-  context_->state.uc_stack.ss_sp = context_->stack.get();
-  context_->state.uc_stack.ss_size = kStackBytes;
-  context_->state.uc_link = nullptr;
-  makecontext(&context_->state, &Arrive, 0);
+  ForgetFrames(stack_, bounds_, entry);
+  getcontext(&state_);
+  state_.uc_stack.ss_sp = stack_;
+  state_.uc_stack.ss_size = kStackBytes;
+  state_.uc_link = nullptr;
+  makecontext(&state_, &Arrive, 0);
 }
 
 void Fiber::Switch(Fiber& from, Fiber& to) {
-  Leave(from.context_->bounds, to.context_->bounds);
-  swapcontext(&from.context_->state, &to.context_->state);
-  ComeBack(from.context_->bounds);
+  Leave(from.bounds_, to.bounds_);
+  swapcontext(&from.state_, &to.state_);
+  ComeBack(from.bounds_);
 }
 
 #endif
 
-Fiber::Fiber() : context_(std::make_unique<Context>()) {
-  if (spare_stacks.empty()) {
-    context_->stack.reset(new char[kStackBytes]);
-  } else {
-    context_->stack = std::move(spare_stacks.back());
-    spare_stacks.pop_back();
-  }
-}
-Fiber::Fiber(std::unique_ptr<Context> context) : context_(std::move(context)) {}
+Fiber::Fiber() : stack_(stacks.Take()) {}
 Fiber::~Fiber() {
-  if (context_->stack != nullptr) spare_stacks.push_back(std::move(context_->stack));
+  if (stack_ != nullptr) stacks.Return(stack_);
 }
 
-std::unique_ptr<Fiber> Fiber::Caller() {
-  return std::unique_ptr<Fiber>(new Fiber(std::make_unique<Context>()));
-}
+std::unique_ptr<Fiber> Fiber::Caller() { return std::unique_ptr<Fiber>(new Fiber(OfCaller{})); }
 
 }  // namespace penstock::cuda::emulator

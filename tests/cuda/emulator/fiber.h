@@ -3,6 +3,10 @@
 #include <cstddef>
 #include <memory>
 
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
+
 namespace penstock::cuda::emulator {
 
 // Owns a stack to run a function on. A switch takes a dozen instructions, because an emulated
@@ -20,13 +24,32 @@ class Fiber {
   // Continues `to`; returns when some fiber switches to `from`.
   static void Switch(Fiber& from, Fiber& to);
 
-  struct Context;
+  // A hint: `next` is continued soon.
+  static void Expect(const Fiber& next);
+
   // A fiber for the thread that calls Run; it has no stack of its own.
   static std::unique_ptr<Fiber> Caller();
 
+  // The bounds of a stack, which AddressSanitizer must be told; for a caller's stack it tells us.
+  struct Bounds {
+    void (*entry)() = nullptr;
+    const void* bottom = nullptr;
+    size_t size = 0;
+    void* fake_stack = nullptr;
+  };
+
  private:
-  explicit Fiber(std::unique_ptr<Context> context);
-  std::unique_ptr<Context> context_;
+  struct OfCaller {};
+  explicit Fiber(OfCaller) {}
+
+  // Members rather than a pointer to them: a switch waits for each load of two threads' state.
+#if defined(__x86_64__)
+  void* stack_pointer_ = nullptr;
+#else
+  ucontext_t state_;
+#endif
+  Bounds bounds_;
+  char* stack_ = nullptr;
 };
 
 }  // namespace penstock::cuda::emulator
