@@ -1,5 +1,5 @@
 #include "kernels/cuda/device/device.cuh"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/suite.h"
 
 namespace penstock::cuda {

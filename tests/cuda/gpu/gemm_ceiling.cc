@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "kernels/bf16.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/suite.h"
 
 namespace penstock::cuda {

@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "kernels/library/gemm.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
+#include "tests/cuda/cases/quantised_case.h"
 #include "tests/cuda/gpu/cublas_lt.h"
 #include "tests/cuda/gpu/library_kernels.h"
 #include "tests/cuda/gpu/library_suite.h"
 #include "tests/cuda/gpu/timing.h"
-#include "tests/cuda/quantised_case.h"
 
 namespace penstock::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 
 #include "kernels/cuda/runtime.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/library_suite.h"
 
 namespace penstock::cuda {

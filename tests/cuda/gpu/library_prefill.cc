@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/attention.h"
 #include "kernels/library/prefill.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/library_kernels.h"
 #include "tests/cuda/gpu/library_suite.h"
 #include "tests/cuda/gpu/timing.h"

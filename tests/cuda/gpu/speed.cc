@@ -10,11 +10,11 @@
 #include "kernels/cuda/quantised_gemm.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/slabs.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
+#include "tests/cuda/cases/kv_codec_case.h"
+#include "tests/cuda/cases/kv_pool_case.h"
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
-#include "tests/cuda/kv_codec_case.h"
-#include "tests/cuda/kv_pool_case.h"
 
 namespace penstock::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/latents/latents.h"
 #include "kernels/cuda/selection/selection.h"
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
 

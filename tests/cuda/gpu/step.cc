@@ -11,9 +11,9 @@
 #include "kernels/cuda/gemm.h"
 #include "kernels/cuda/row_ops.h"
 #include "kernels/cuda/sample.h"
+#include "tests/cuda/cases/kv_pool_case.h"
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
-#include "tests/cuda/kv_pool_case.h"
 
 namespace penstock::cuda {
 namespace {

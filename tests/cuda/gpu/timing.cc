@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "tests/cuda/device_array.h"
+#include "tests/cuda/cases/device_array.h"
 
 namespace penstock::cuda {
 

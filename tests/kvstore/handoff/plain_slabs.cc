@@ -8,7 +8,7 @@
 #include "tests/cuda/emulator/emulated_stream.h"
 
 // The kernels' work without fibers, which ThreadSanitizer does not follow. What they compute is
-// tests/cuda/slab_test.cc's matter.
+// tests/cuda/kernels/slab_test.cc's matter.
 
 namespace penstock {
 namespace {

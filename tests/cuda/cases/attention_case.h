@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tests/cuda/cases/kv_pool_case.h"
+
+namespace penstock::cuda {
+
+// How far an answer is from a double-precision oracle on the same stored values.
+struct Deviation {
+  double relative = 0;  // root of the mean square, of the oracle's
+  double worst = 0;     // of one element, of the oracle's root mean square
+};
+
+enum class AttentionTiles { kPlanned, kWide, kNarrow };
+
+struct AttentionCase {
+  KvPoolCase::Options kv;
+  int32_t group = 4;  // query heads of a KV head
+  int32_t window = 0;
+  float cap = 0;  // of scores; 0: none
+  bool sinks = false;
+  int32_t span = 0;           // tokens, as KvPageFormat has it; 0: none
+  int32_t centred_dims = -1;  // dimensions that are rotated, of centred keys; -1: keys are whole
+  std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
+  AttentionTiles tiles = AttentionTiles::kPlanned;
+  bool oracle = true;  // compare with it, which takes most of the time; false: bits alone
+  uint64_t query_seed = 7;
+};
+
+struct AttentionResult {
+  Deviation deviation;
+  std::vector<uint16_t> bits;  // [row][head][head_dim]
+};
+
+// NaN in a result makes the deviation NaN.
+AttentionResult RunAttention(const AttentionCase& c);
+
+}  // namespace penstock::cuda
