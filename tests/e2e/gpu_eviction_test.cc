@@ -30,13 +30,24 @@ std::vector<std::string> OnGpu(const std::vector<std::string>& more = {}) {
   return flags;
 }
 
-ModelHost::Options OneProcess(const std::string& kv_format = "bf16") {
-  return {.model = ModelFolder(),
-          .kv_format = kv_format,
-          .step_tokens = kLongest,
-          .device = "cuda:0",
-          .gpu_memory_utilization = 0.036,
-          .evicts = true};
+// Flags of a worker that has `gpus` GPUs.
+std::vector<std::string> Degree(int gpus) {
+  if (gpus == 1) return {};
+  return {fmt::format("--tensor_parallel={}", gpus), "--nccl_library=" FAKE_NCCL};
+}
+
+ModelHost::Options OneProcess(const std::string& kv_format = "bf16", int gpus = 1) {
+  ModelHost::Options options{.model = ModelFolder(),
+                             .kv_format = kv_format,
+                             .step_tokens = kLongest,
+                             .device = "cuda:0",
+                             .gpu_memory_utilization = 0.036,
+                             .evicts = true};
+  if (gpus > 1) {
+    options.tensor_parallel = gpus;
+    options.nccl_library = FAKE_NCCL;
+  }
+  return options;
 }
 
 // Sampled, so that what is lost shows.
@@ -183,15 +194,12 @@ TEST(GpuEvictionTest, SwapsChangeNothing) {
 // Each GPU of a worker evicts in its own heads, prompts in chunks and answers.
 TEST(GpuEvictionTest, SeveralGpusEvictAsInOneProcess) {
   const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
-  ModelHost::Options options = OneProcess();
-  options.tensor_parallel = 2;
-  options.nccl_library = FAKE_NCCL;
-  LocalGenerator local(options);
-  const std::vector<std::string> two = {"--tensor_parallel=2", "--nccl_library=" FAKE_NCCL};
-  std::vector<std::string> chunks = two;
+  LocalGenerator local(OneProcess("bf16", 2));
+  std::vector<std::string> chunks = Degree(2);
   chunks.emplace_back("--random_chunks");
-  Cluster cluster(
-      {.prefill_flags = OnGpu(chunks), .decode_flags = OnGpu(two), .worker_suffix = "-emulated"});
+  Cluster cluster({.prefill_flags = OnGpu(chunks),
+                   .decode_flags = OnGpu(Degree(2)),
+                   .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(70, local.vocab(), 381, 20);
   const std::vector<uint32_t> exact = Expected(local, request, "");
   for (const char* policy : {"h2o:64+16", "tova:64+16"}) {
@@ -206,15 +214,20 @@ TEST(GpuEvictionTest, SeveralGpusEvictAsInOneProcess) {
 
 // The decode worker dies, and the answer so far is computed again through the same compactions; or
 // it hands its sequences over as they are.
-class GpuEvictionFailoverTest : public testing::TestWithParam<std::tuple<const char*, int>> {};
+// A policy, a signal, and how many GPUs each worker has.
+using Failover = std::tuple<const char*, int, int>;
+class GpuEvictionFailoverTest : public testing::TestWithParam<Failover> {};
 TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
   const char* const policy = std::get<0>(GetParam());
-  const int signal = std::get<1>(GetParam());
-  LocalGenerator local(OneProcess());
+  const int signal = std::get<1>(GetParam()), gpus = std::get<2>(GetParam());
+  const ScopedEnvironment emulated("PENSTOCK_EMULATED_GPUS", std::to_string(gpus));
+  LocalGenerator local(OneProcess("bf16", gpus));
+  std::vector<std::string> chunks = Degree(gpus);
+  chunks.emplace_back("--random_chunks");
   Cluster cluster({.prefill = 1,
                    .decode = 2,
-                   .prefill_flags = OnGpu({"--random_chunks"}),
-                   .decode_flags = OnGpu(),
+                   .prefill_flags = OnGpu(chunks),
+                   .decode_flags = OnGpu(Degree(gpus)),
                    .worker_suffix = "-emulated"});
   const TestRequest request = PromptOf(100, local.vocab(), 360, 140);
   // With little slack compactions may pass a move by, again and again, until the answer ends.
@@ -225,9 +238,11 @@ TEST_P(GpuEvictionFailoverTest, TheAnswerIsTheUndisturbedOne) {
   ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
   EXPECT_EQ(answer.tokens[0], Expected(local, request, policy));
 }
-INSTANTIATE_TEST_SUITE_P(Signals, GpuEvictionFailoverTest,
-                         testing::Combine(testing::Values("snapkv:64+40", "h2o:64+40"),
-                                          testing::Values(SIGKILL, SIGTERM)));
+INSTANTIATE_TEST_SUITE_P(
+    Signals, GpuEvictionFailoverTest,
+    testing::Values(Failover{"snapkv:64+40", SIGKILL, 1}, Failover{"snapkv:64+40", SIGTERM, 1},
+                    Failover{"h2o:64+40", SIGKILL, 1}, Failover{"h2o:64+40", SIGTERM, 1},
+                    Failover{"h2o:64+40", SIGKILL, 2}, Failover{"h2o:64+40", SIGTERM, 2}));
 
 }  // namespace
 }  // namespace penstock
