@@ -144,25 +144,30 @@ TEST(KvFileTest, TiersBelowTheFileStoreAndRestore) {
 }
 
 // The file is cut while the decode worker needs it, as by a disk that is lost: the worker ends, and
-// the answer goes on with the same tokens at the other one.
+// the answer goes on with the same tokens at the other one. Where the machine is busy, an answer
+// may end before the file is cut, and the next one meets that.
 TEST(KvFileTest, ALostFileEndsTheWorkerAndNoAnswer) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill = 1, .decode = 2, .prefill_flags = Flags(), .decode_flags = Flags()});
   const TestRequest request = Prompt(1200, local.vocab(), 29, 120);
   WorkerProcess* lost = nullptr;
-  const TestAnswer answer = AskFor(cluster, request, "quest:96", [&](const TestAnswer& so_far) {
-    if (lost != nullptr || so_far.tokens[0].size() < 20) return;
-    lost = cluster.RunningDecoder();
-    if (lost == nullptr) return;
-    const auto files = UnnamedFiles(std::to_string(lost->process.pid()), BinaryFolder());
-    ASSERT_EQ(files.size(), 1u);
-    ASSERT_EQ(truncate(files[0].c_str(), 0), 0);
-  });
-  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:96"));
+  uint32_t migrations = 0;
+  for (int turn = 0; turn < 10 && migrations == 0; ++turn) {
+    const TestAnswer answer = AskFor(cluster, request, "quest:96", [&](const TestAnswer& so_far) {
+      if (lost != nullptr || so_far.tokens[0].size() < 20) return;
+      lost = cluster.RunningDecoder();
+      if (lost == nullptr) return;
+      const auto files = UnnamedFiles(std::to_string(lost->process.pid()), BinaryFolder());
+      ASSERT_EQ(files.size(), 1u);
+      ASSERT_EQ(truncate(files[0].c_str(), 0), 0);
+    });
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:96"));
+    migrations = answer.timing.migrations();
+  }
   ASSERT_NE(lost, nullptr);
   EXPECT_TRUE(lost->process.Wait(seconds(30)).has_value());
-  EXPECT_GT(answer.timing.migrations(), 0u);
+  EXPECT_GT(migrations, 0u);
 }
 
 // The parameter is the signal that the decode worker gets in the middle of the answer.

@@ -86,7 +86,7 @@ TEST_F(Repeat, OfAPrefillThatIsInWorkReachesNothingOfIt) {
       std::mt19937 random(caller);
       // Where the machine is slow, clients stay longer until two have met.
       for (int i = 0; i < kCallsEach || (refused == 0 && i < 2 * kCallsEach); ++i) {
-        const uint32_t longest = i < kCallsEach ? 6000 : 200'000;
+        const uint32_t longest = i < kCallsEach ? 6000u : 200'000u;
         const auto stay = microseconds(random() % longest);  // a client leaves at any time
         refused += call(random() % 4096, stay) == grpc::StatusCode::ALREADY_EXISTS;
       }
