@@ -81,6 +81,7 @@ RouterServerOptions OptionsOf(const v1::RouterConfig& config, ServedModel model)
   options.max_requests = config.max_requests();
   options.limits.max_replans = config.max_replans();
   options.limits.queue_wait = std::chrono::milliseconds(config.queue_wait_ms());
+  options.limits.report_wait = std::chrono::milliseconds(config.report_wait_ms());
   options.fleet.queued_max = config.max_queued();
   options.fleet.peer_reads = {.on = config.peer_reads() == "on",
                               .patience_least_ms = static_cast<double>(config.peer_patience_ms())};

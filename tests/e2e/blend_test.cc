@@ -18,6 +18,7 @@
 #include "tests/e2e/models/window_model.h"
 #include "tests/e2e/policy_requests.h"
 #include "tests/support/environment.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -108,7 +109,7 @@ TEST(BlendTest, DocumentsAreComputedOnceAndUsedInAnyOrder) {
             first.usage.blend().recomputed_tokens() + blend.recomputed_tokens());
   EXPECT_EQ(state->blend_fallback_tokens(), 0u);
   EXPECT_EQ(state->blend_filled_tokens(), first.usage.blend().filled_tokens());
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 
   // Nothing cached, and other chunks: the same answer.
   Cluster cold({.prefill_flags = kAllow, .decode_flags = kAllow});
@@ -195,7 +196,7 @@ TEST(BlendTest, TheCacheHasExactBlocksOnly) {
   EXPECT_EQ(single.usage.cached_tokens(), kLeading + Held(2));
   // Blended again after exact requests: the same answer.
   EXPECT_EQ(AskBlended(cluster, documents, "blend:15").tokens, blended.tokens);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Documents that were evicted come back from NVMe, in the same worker and in the next one, and give
@@ -212,6 +213,7 @@ TEST(BlendTest, DocumentsComeBackFromNvme) {
                                 "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB"}),
          .decode_flags = kAllow});
     const WorkerProcess& worker = cluster.prefill().front();
+    EXPECT_TRUE(WaitUntil([&] { return HasFoundNvme(worker); }, seconds(30)));
     if (life == 0) {
       EXPECT_GT(AskBlended(cluster, first, "blend:15").usage.blend().filled_tokens(), 0u);
       answer = AskBlended(cluster, other, "blend:15").tokens[0];
@@ -227,7 +229,7 @@ TEST(BlendTest, DocumentsComeBackFromNvme) {
     EXPECT_EQ(again.tokens[0], answer) << "life " << life;
     EXPECT_LT(again.usage.blend().filled_tokens(), all) << "life " << life;
     EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u) << "life " << life;
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   }
 }
 
@@ -282,7 +284,7 @@ TEST(BlendTest, ManyAtOnceChangeNothing) {
   for (size_t i = 0; i < answers.size(); ++i) {
     EXPECT_EQ(answers[i].tokens, alone[i % orders.size()].tokens) << i;
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // The decode worker dies, or hands its sequence over, in the middle of the answer.

@@ -85,7 +85,7 @@ TEST(CompactionTest, EveryMethodGivesWhatItGivesInOneProcess) {
     }
   }
   EXPECT_GT(differ, 5u) << "prompts that tell compactions from none are needed";
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   const auto state = cluster.decode().front().State();
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->decode_evicted_tokens(), dropped);
@@ -152,7 +152,7 @@ TEST(CompactionTest, ManyAtOnceChangeNothing) {
     }
   }
   EXPECT_GT(compactions, 10u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Choices are compacted behind the same token, and a step has no room for the windows of all.

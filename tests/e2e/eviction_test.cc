@@ -76,7 +76,7 @@ TEST(EvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
   const auto state = cluster.prefill().front().State();
   ASSERT_TRUE(state.has_value());
   EXPECT_EQ(state->evicted_tokens(), evicted);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST(EvictionTest, QuantisedPagesAreEvictedToo) {
@@ -119,7 +119,7 @@ TEST(EvictionTest, ManyAtOnceChangeNothing) {
           << "request " << i << " under " << policy;
     }
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST(EvictionTest, ExactRequestsFindNothingOfIt) {
@@ -148,7 +148,7 @@ TEST(EvictionTest, ExactRequestsFindNothingOfIt) {
   }
   // The window of queries that SnapKV observes is computed again.
   EXPECT_EQ(AskFor(cluster, request, "snapkv:96").usage.cached_tokens(), 560u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // The parameter is the signal that the decode worker gets in the middle of the answer: it dies, and

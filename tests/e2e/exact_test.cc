@@ -10,6 +10,7 @@
 
 #include "model/tokenizer/tokenizer.h"
 #include "tests/e2e/cluster/cluster.h"
+#include "tests/e2e/cluster/disturbance.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/grammar_oracle.h"
@@ -73,7 +74,7 @@ void ExpectExact(Cluster& cluster, const std::vector<TestRequest>& requests, Loc
     }
     EXPECT_EQ(answers[r].usage.prompt_tokens(), request.prompt.size());
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
 }
 
 TEST(ExactTest, SixtyFourPromptsOverTwoByTwoWorkers) {
@@ -169,20 +170,12 @@ TEST_F(DraftModelTest, FollowsASequenceToAnotherWorker) {
     Cluster cluster(Workers({}));
     TestRequest request = MakeRequest(150, local.vocab(), 34, 200);
     request.sampling = {.temperature = signal == SIGKILL ? 0.0f : 0.4f, .seed = 5};
-    bool ended = false;
-    const auto end_one = [&](const TestAnswer& so_far) {
-      if (ended || so_far.tokens[0].size() < 20) return;
-      for (WorkerProcess& worker : cluster.decode()) {
-        if (!ended && worker.State()->running() > 0) {
-          worker.process.Signal(signal);
-          ended = true;
-        }
-      }
-    };
-    Deadline context(std::chrono::minutes(2));
-    const TestAnswer answer = Ask(cluster.client(), ToProto(request), context, end_one);
+    const TestAnswer answer =
+        AskDisturbed(cluster, {.signal = signal, .tokens = 20}, [&](const auto& on_tokens) {
+          Deadline context(std::chrono::minutes(2));
+          return Ask(cluster.client(), ToProto(request), context, on_tokens);
+        });
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
-    EXPECT_TRUE(ended);
     EXPECT_EQ(answer.tokens[0], local.Generate(request.prompt, request.sampling, 200));
     uint64_t right = 0;  // on the worker that is left
     for (WorkerProcess& worker : cluster.decode()) {

@@ -73,7 +73,7 @@ TEST_F(ExpertMemoryTest, ChangesNoToken) {
       EXPECT_EQ(answer.tokens[0],
                 local.Generate(request.prompt, request.sampling, request.tokens_max, 0));
     }
-    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
     ExpectMetrics(cluster.prefill()[0]);
     ExpectMetrics(cluster.decode()[0]);
   }
@@ -93,7 +93,7 @@ TEST_F(ExpertMemoryTest, ADamagedFileEndsRequestsWithAnError) {
   EXPECT_THAT(failed.status.error_message(), HasSubstr("the file of experts"));
   EXPECT_TRUE(cluster.decode()[0].process.running());
   EXPECT_GT(MetricOf(cluster.decode()[0], "penstock_expert_read_errors_total"), 0);
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <optional>
 #include <random>
@@ -146,11 +147,12 @@ TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
       victim = &BusyDecode();
       prefill_steps = PrefillSteps();
       victim->process.Signal(GetParam());
+      last = std::chrono::steady_clock::now();  // without the time of these calls
     });
     ExpectUndisturbed(request, answer);
     ASSERT_NE(victim, nullptr);
     EXPECT_LT(pause, kPauseMax);
-    ASSERT_TRUE(victim->process.Wait(seconds(20)).has_value());
+    ASSERT_TRUE(victim->process.Wait(seconds(30)).has_value());
     migrations += answer.timing.migrations();
     if (GetParam() == SIGTERM) {
       EXPECT_EQ(answer.timing.migrations(), static_cast<uint32_t>(request.choices))
@@ -159,7 +161,7 @@ TEST_P(FailoverTest, TheAnswerIsTheUndisturbedOne) {
       EXPECT_EQ(PrefillSteps(), prefill_steps);
     }
     cluster_.Restart(*victim);
-    ASSERT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
+    ASSERT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
   }
   if (GetParam() == SIGKILL) {
     EXPECT_GE(migrations, static_cast<uint32_t>(Failovers())) << "somebody was killed too late";
@@ -173,35 +175,47 @@ INSTANTIATE_TEST_SUITE_P(Signals, FailoverTest, testing::Values(SIGKILL, SIGTERM
                          });
 
 // Nothing was shown of a beam search before its end: another worker starts it again, with the same
-// answers. With SIGTERM it may also end where it is.
+// answers. With SIGTERM it may also end where it is. Where the machine is busy, the search may end
+// before the signal comes: then it is asked for again.
 TEST_P(FailoverTest, ABeamSearchGivesTheUndisturbedAnswers) {
   ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
   TestRequest request = MakeRequests(2, 60, 2000, 97)[1];
   request.tokens_max = 120;
   request.beams = 4;
   request.choices = 2;
-  WorkerProcess* victim = nullptr;
-  std::thread killer([&] {
-    EXPECT_TRUE(WaitUntil(
-        [&] {
-          for (WorkerProcess& worker : cluster_.decode()) {
-            const auto state = worker.State();
-            if (state.has_value() && state->running() == 4) victim = &worker;
-          }
-          return victim != nullptr;
-        },
-        seconds(30)));
-    if (victim != nullptr) victim->process.Signal(GetParam());
-  });
-  const TestAnswer answer = AskWithin(cluster_.client(), request, {});
-  killer.join();
-  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster_.Logs();
   const BeamRules rules{.width = 4, .answers = 2, .tokens_max = request.tokens_max};
-  EXPECT_EQ(answer.tokens, local_.Search(request.prompt, request.sampling, rules));
-  ASSERT_NE(victim, nullptr);
-  EXPECT_TRUE(victim->process.Wait(seconds(20)).has_value());
+  const auto expected = local_.Search(request.prompt, request.sampling, rules);
+  bool disturbed = false;
+  uint32_t migrations = 0;
+  for (int turn = 0; turn < 10 && !disturbed; ++turn) {
+    WorkerProcess* victim = nullptr;
+    std::atomic<bool> ended{false};
+    std::thread killer([&] {
+      EXPECT_TRUE(WaitUntil(
+          [&] {
+            for (WorkerProcess& worker : cluster_.decode()) {
+              const auto state = worker.State();
+              if (state.has_value() && state->running() == 4) victim = &worker;
+            }
+            return victim != nullptr || ended;
+          },
+          seconds(90)));
+      if (victim != nullptr) victim->process.Signal(GetParam());
+    });
+    const TestAnswer answer = AskWithin(cluster_.client(), request, {});
+    ended = true;
+    killer.join();
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster_.Logs();
+    EXPECT_EQ(answer.tokens, expected);
+    if (victim == nullptr) continue;
+    EXPECT_TRUE(victim->process.Wait(seconds(30)).has_value());
+    migrations = answer.timing.migrations();
+    disturbed = GetParam() == SIGTERM || migrations > 0;
+    if (!disturbed) cluster_.Restart(*victim);
+  }
+  EXPECT_TRUE(disturbed) << cluster_.Logs();
   if (GetParam() == SIGKILL) {
-    EXPECT_EQ(answer.timing.migrations(), 1u);
+    EXPECT_EQ(migrations, 1u);
   }
 }
 
@@ -214,7 +228,7 @@ class NoPrefillTest : public Answers, public testing::Test {
 TEST_F(NoPrefillTest, DecodeWorkersServeAlone) {
   ASSERT_NO_FATAL_FAILURE(AwaitDecodeWorkers(2));
   cluster_.prefill().front().process.Signal(SIGKILL);
-  ASSERT_TRUE(cluster_.prefill().front().process.Wait(seconds(20)).has_value());
+  ASSERT_TRUE(cluster_.prefill().front().process.Wait(seconds(30)).has_value());
   std::mt19937 random(1);
   for (int i = 0; i < 4; ++i) {
     SCOPED_TRACE(testing::Message() << "generation " << i);
@@ -285,8 +299,8 @@ TEST_F(TargetKilledTest, TheSourceGoesOn) {
     cluster_.Restart(target());
   });
   EXPECT_TRUE(restarted || !target().process.running()) << "nothing moved" << cluster_.Logs();
-  EXPECT_TRUE(source().process.Wait(seconds(20)).has_value());
-  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(10))) << cluster_.Logs();
+  EXPECT_TRUE(source().process.Wait(seconds(30)).has_value());
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
 }
 
 class SourceKilledTest : public MoveFaultTest {
@@ -298,8 +312,8 @@ class SourceKilledTest : public MoveFaultTest {
 TEST_F(SourceKilledTest, TheAnswerIsComputedAgain) {
   const TestAnswer answer = AskAndDrain();
   EXPECT_GT(answer.usage.recomputed_tokens(), 0u) << cluster_.Logs();
-  EXPECT_TRUE(source().process.Wait(seconds(20)).has_value());
-  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(10))) << cluster_.Logs();
+  EXPECT_TRUE(source().process.Wait(seconds(30)).has_value());
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
 }
 
 // Routers that know nothing of each other, in front of the same workers.
@@ -392,7 +406,7 @@ TEST_F(RouterKilledTest, ItsRequestsEndAtTheWorkersAndAnotherRouterServes) {
   });
   EXPECT_TRUE(killed);
   EXPECT_EQ(broken.status.error_code(), grpc::StatusCode::UNAVAILABLE);
-  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
   cluster_.ReplaceRouter();
   ExpectUndisturbed(request, AskWithin(cluster_.client(), request));
 }

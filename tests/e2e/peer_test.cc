@@ -18,7 +18,6 @@
 namespace penstock {
 namespace {
 
-using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 TEST_F(PeerTest, APrefixIsReadFromDevicePages) {
@@ -41,7 +40,7 @@ TEST_F(PeerTest, APrefixIsReadFromDevicePages) {
     EXPECT_EQ(again.first.peer().outcome(), v1::PeerRead::NEEDLESS);
     EXPECT_EQ(again.first.cached_tokens(), 592u);
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST_F(PeerTest, ADecodeWorkersPrefixIsReadWithItsAnswer) {
@@ -59,7 +58,7 @@ TEST_F(PeerTest, ADecodeWorkersPrefixIsReadWithItsAnswer) {
       Attempt(request, reader, decode).Run(PeerOf(decode, reader, FullBlocks(request)));
   ExpectExact(request, next, cluster);
   ExpectRead(next, blocks);  // the prompt's and the answer's full blocks
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Only what is missing travels, behind what the reader has; what the owner has of it is taken.
@@ -79,7 +78,7 @@ TEST_F(PeerTest, WhatIsHereIsNotAskedForAndWhatIsNotThereIsComputed) {
   ExpectExact(request, answer, cluster);
   ExpectRead(answer, 10);  // blocks 10 to 19
   EXPECT_EQ(answer.first.cached_tokens(), 320u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST_F(PeerTest, WhatTheOwnerHasNotIsComputed) {
@@ -89,7 +88,7 @@ TEST_F(PeerTest, WhatTheOwnerHasNotIsComputed) {
   const WorkerProcess& decode = cluster.decode()[0];
   const TestRequest request = Prompt(300, 9);
   Warm(request, owner, decode);
-  ASSERT_TRUE(cluster.AllBlocksFree(seconds(5)));
+  ASSERT_TRUE(cluster.AllBlocksFree(seconds(30)));
   grpc::ClientContext context;
   v1::KvFlushed flushed;
   ASSERT_TRUE(StubOf<v1::KvAdmin>(owner)->Flush(&context, {}, &flushed).ok());
@@ -123,14 +122,14 @@ TEST_F(PeerTest, APrefixIsReadFromHostMemory) {
   ExpectExact(request, Attempt(request, owner, decode).Run(), cluster);
   PushOut(cluster, owner, decode);
   ASSERT_TRUE(WaitUntil([&] { return TierOf(owner, v1::DRAM).blocks() >= FullBlocks(request); },
-                        seconds(10)));
+                        seconds(30)));
   const uint64_t before = TierOf(owner, v1::DRAM).restores();
   const PlannedAnswer answer =
       Attempt(request, reader, decode).Run(PeerOf(owner, reader, FullBlocks(request)));
   ExpectExact(request, answer, cluster);
   ExpectRead(answer, FullBlocks(request));
   EXPECT_GT(TierOf(owner, v1::DRAM).restores(), before);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // A worker whose cache is in its NVMe tier alone: it was stopped and started again.
@@ -149,13 +148,13 @@ class NvmePeerTest : public PeerTest {
     ExpectExact(request_, Attempt(request_, owner(), decode()).Run(), cluster_);
     PushOut(cluster_, owner(), decode());
     ASSERT_TRUE(WaitUntil(
-        [&] { return TierOf(owner(), v1::DRAM).blocks() >= FullBlocks(request_); }, seconds(10)));
+        [&] { return TierOf(owner(), v1::DRAM).blocks() >= FullBlocks(request_); }, seconds(30)));
     owner().process.Signal(SIGTERM);
     ASSERT_EQ(owner().process.Wait(seconds(30)), 0) << cluster_.Logs();
     meanwhile();
     cluster_.Restart(owner());
     ASSERT_TRUE(WaitUntil(
-        [&] { return TierOf(owner(), v1::NVME).blocks() >= FullBlocks(request_); }, seconds(20)))
+        [&] { return TierOf(owner(), v1::NVME).blocks() >= FullBlocks(request_); }, seconds(30)))
         << cluster_.Logs();
   }
 
@@ -179,7 +178,7 @@ TEST_F(NvmePeerTest, APrefixIsReadFromNvme) {
   ExpectExact(request_, answer, cluster_);
   ExpectRead(answer, FullBlocks(request_));
   EXPECT_GE(TierOf(owner(), v1::NVME).restores(), FullBlocks(request_));
-  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
 }
 
 // Payloads are the greatest part of a segment: a bit in the middle of each page of it.
@@ -204,7 +203,7 @@ TEST_F(NvmePeerTest, ADamagedExtentIsNeverServed) {
   ExpectExact(request_, answer, cluster_);
   EXPECT_LT(answer.first.peer().blocks(), FullBlocks(request_));
   EXPECT_GT(StatsOf(owner()).nvme().corrupt(), 0u);
-  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(5))) << cluster_.Logs();
+  EXPECT_TRUE(cluster_.AllBlocksFree(seconds(30))) << cluster_.Logs();
 }
 
 // A fault of a prefix's owner, and the step of the read at which it happens.
@@ -228,16 +227,20 @@ TEST_P(BrokenPeerTest, TheReaderComputesAndNothingIsLeftBehind) {
       << cluster.Logs();
   EXPECT_EQ(answer.first.cached_tokens(), 0u);
   EXPECT_LT(answer.first.peer().ms(), 20'000);
-  if (stops) {
-    owner.process.Signal(SIGCONT);
-  } else {
-    EXPECT_EQ(owner.process.Wait(seconds(10)), 128 + SIGKILL);
+  if (!stops) {
+    EXPECT_EQ(owner.process.Wait(seconds(30)), 128 + SIGKILL);
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
+    return;
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
-  if (!stops) return;
+  // On a busy machine the plan's time may pass first, and the owner stop only now.
+  const auto goes_on_and_is_whole = [&] {
+    owner.process.Signal(SIGCONT);
+    return cluster.AllBlocksFree(seconds(2));
+  };
+  EXPECT_TRUE(WaitUntil(goes_on_and_is_whole, seconds(60))) << cluster.Logs();
   // The owner is as good as before.
   ExpectExact(request, Attempt(request, owner, decode).Run(), cluster);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, BrokenPeerTest,
@@ -261,11 +264,11 @@ TEST_F(PeerTest, AClientThatLeavesMeanwhileLeavesNothing) {
   auto answer = std::async(std::launch::async,
                            [&] { return attempt.Run(PeerOf(owner, reader, FullBlocks(request))); });
   // The owner does not answer any more: the handoff is under way.
-  ASSERT_TRUE(WaitUntil([&] { return !owner.State(milliseconds(300)); }, seconds(20)));
+  ASSERT_TRUE(WaitUntil([&] { return owner.process.stopped(); }, seconds(30)));
   attempt.Cancel();
   EXPECT_EQ(answer.get().prefill.error_code(), grpc::StatusCode::CANCELLED);
   owner.process.Signal(SIGCONT);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // More than the workers' pools hold, from and to each other, all at once.
@@ -295,7 +298,7 @@ TEST_F(PeerTest, ManyReadsUnderPressureAreExact) {
     read += answers[i].first.peer().outcome() == v1::PeerRead::READ ? 1 : 0;
   }
   EXPECT_GT(read, 0);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Not a test: what it is worth. docs/performance.md says how it is run.

@@ -10,6 +10,7 @@
 
 #include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/window_fixture.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -78,7 +79,7 @@ TEST_F(SpanTest, ALongSequenceHoldsTheRowsOfOneSpan) {
     EXPECT_LE(held, 9u);
     EXPECT_GT(answer.timing.kv_bytes_moved(), 249 * kFirstCopy);
     EXPECT_LE(answer.timing.kv_bytes_moved(), 250 * kFirstCopy + 8 * kSecondCopy);
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   }
 }
 
@@ -106,7 +107,7 @@ TEST_F(SpanTest, WhatIsCachedChangesNothing) {
          .decode_flags = With({Memory(pools.kib), dram,
                                fmt::format("--local_prefill_max_tokens={}", pools.local)})});
     EXPECT_GT(Converse(cluster), 1000u);
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   }
 }
 
@@ -122,6 +123,7 @@ TEST_F(SpanTest, ARestartedWorkerReadsItsBlocksAgain) {
              With({"--chunk_tokens=256", Memory(4 << 10), "--dram_memory=4MiB",
                    "--nvme_dir=" + nvme.path() + "/kv", "--nvme_size=64MiB", "--nvme_min_uses=1"}),
          .decode_flags = With({"--local_prefill_max_tokens=0"})});
+    EXPECT_TRUE(WaitUntil([&] { return HasFoundNvme(cluster.prefill()[0]); }, seconds(30)));
     uint32_t cached = 0;
     for (int round = 0; round < 2; ++round) {
       for (const TestRequest& request : requests) {
@@ -150,7 +152,7 @@ TEST_F(SpanTest, BeamsShareRows) {
   request.beams = 4;
   request.choices = 2;
   Check(cluster, request);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Slots behind an eviction or a selection do not tell their positions, and so not their spans.

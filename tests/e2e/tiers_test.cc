@@ -86,7 +86,7 @@ class TiersTest : public ::testing::Test {
   int Kv(const std::string& what, const WorkerProcess& worker) {
     const std::string log = folder_.path() + "/kv." + what;
     Process process({"penstock", "kv", what, worker.endpoint, "--json"}, log);
-    const int code = process.Wait(seconds(20)).value_or(-1);
+    const int code = process.Wait(seconds(60)).value_or(-1);
     kv_said_ = process.Log();
     return code;
   }
@@ -114,7 +114,7 @@ TEST_F(TiersTest, EveryPrefixComesBackFromHostMemory) {
   EXPECT_EQ(TierOf(cluster.prefill()[0], v1::DEVICE).hits(), 0u) << "not from a lower tier";
   EXPECT_EQ(TierOf(cluster.prefill()[0], v1::DRAM).restores() - before, FullBlocks(requests));
   EXPECT_EQ(TierOf(cluster.decode()[0], v1::DRAM).restores() - decode_before, FullBlocks(requests));
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // A stopped worker saves its host memory, so that all blocks come from the disk.
@@ -132,13 +132,13 @@ TEST_F(TiersTest, EveryPrefixComesBackFromNvmeAfterARestart) {
   ASSERT_EQ(worker.process.Wait(seconds(30)), 0) << cluster.Logs();
   cluster.Restart(worker);
   ASSERT_TRUE(WaitUntil([&] { return TierOf(worker, v1::NVME).blocks() >= FullBlocks(requests); },
-                        seconds(20)))
+                        seconds(30)))
       << StatsOf(worker).DebugString();
-  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(20)));
+  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(30)));
   AskInTurn(cluster, requests);
   EXPECT_GE(TierOf(worker, v1::NVME).restores(), FullBlocks(requests) - FullBlocks(requests[0]));
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // No room in host memory either: blocks pass through it to the disk and back, while it runs.
@@ -149,9 +149,17 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
   encoded.push_back("--nvme_codec=lx16");
   Cluster cluster({.prefill_flags = encoded, .decode_flags = HandedTo(flags)});
   const std::vector<TestRequest> requests = Requests(local_, 16, 200, 12);
+  // Blocks that the disk is too slow for are dropped, so on a busy machine more rounds are needed.
+  const auto came_back = [&](const WorkerProcess& worker) {
+    return TierOf(worker, v1::NVME).restores() > FullBlocks(requests);
+  };
   for (int round = 0; round < 3; ++round) AskInTurn(cluster, requests);
+  for (int round = 3; round < 9; ++round) {
+    if (came_back(cluster.prefill()[0]) && came_back(cluster.decode()[0])) break;
+    AskInTurn(cluster, requests);
+  }
   for (const WorkerProcess* worker : {&cluster.prefill()[0], &cluster.decode()[0]}) {
-    EXPECT_GT(TierOf(*worker, v1::NVME).restores(), FullBlocks(requests)) << worker->role;
+    EXPECT_TRUE(came_back(*worker)) << worker->role << StatsOf(*worker).DebugString();
     EXPECT_GT(StatsOf(*worker).nvme().bytes_written(), 0u);
     EXPECT_EQ(StatsOf(*worker).nvme().corrupt(), 0u);
     EXPECT_EQ(Kv("verify", *worker), 0) << kv_said_;
@@ -162,7 +170,7 @@ TEST_F(TiersTest, BlocksPassThroughHostMemoryToNvmeAndBack) {
     EXPECT_EQ(Kv("stats", *worker), 0);
     EXPECT_NE(kv_said_.find("\"write_amplification\":"), std::string::npos) << kv_said_;
   }
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 // Each of these answers grows to three times its prompt, and two of them do not fit.
@@ -174,12 +182,21 @@ TEST_F(TiersTest, SequencesAreSwappedOutAgainAndAgain) {
     requests[i].choices = 2;
     requests[i].tokens_max = 60;
   }
-  AskAtOnce(cluster, requests);
-  const v1::KvStats stats = StatsOf(cluster.decode()[0]);
+  // How many answers meet depends on the machine's speed, so they get some rounds.
+  v1::KvStats stats;
+  for (int round = 0; round < 5 && stats.swaps_out() < requests.size(); ++round) {
+    AskAtOnce(cluster, requests);
+    // The store gives slots back behind the answers.
+    EXPECT_TRUE(WaitUntil(
+        [&] {
+          stats = StatsOf(cluster.decode()[0]);
+          return stats.swapped_blocks() == 0;
+        },
+        seconds(30)));
+  }
   EXPECT_GE(stats.swaps_out(), requests.size());
   EXPECT_EQ(stats.swaps_in(), stats.swaps_out());
-  EXPECT_EQ(stats.swapped_blocks(), 0u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
@@ -199,17 +216,20 @@ TEST_F(TiersTest, ACallThatIsCancelledWhileSwappedOutLeavesNothing) {
   // A call that was swapped out has no block on the device, so its end shows in this count alone.
   EXPECT_TRUE(
       WaitUntil([&] { return StatsOf(cluster.decode()[0]).swapped_blocks() == 0; }, seconds(30)));
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   AskInTurn(cluster, {requests.begin(), requests.begin() + 2});
 }
 
 TEST_F(TiersTest, AFlushedWorkerHasForgottenAll) {
   const auto flags = TinyPool({"--dram_memory=32MiB", "--nvme_dir=" + folder_.path() + "/kv",
                                "--nvme_size=64MiB", "--nvme_min_uses=1"});
-  Cluster cluster({.prefill_flags = flags, .decode_flags = HandedTo(flags)});
+  // Else the prefill worker might read the prompt from the decode worker.
+  Cluster cluster({.prefill_flags = flags,
+                   .decode_flags = HandedTo(flags),
+                   .router_flags = {"--peer_reads=off"}});
   const std::vector<TestRequest> requests = Requests(local_, 4, 200, 4);
   AskInTurn(cluster, requests);
-  ASSERT_TRUE(cluster.AllBlocksFree(seconds(5)));
+  ASSERT_TRUE(cluster.AllBlocksFree(seconds(30)));
   WorkerProcess& worker = cluster.prefill()[0];
   EXPECT_GT(TierOf(worker, v1::DEVICE).blocks() + TierOf(worker, v1::DRAM).blocks(), 0u);
   ASSERT_EQ(Kv("flush", worker), 0);
@@ -262,9 +282,10 @@ TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
   });
   const auto said = Announced(worker, [](size_t on_nvme) { return on_nvme >= 60; });
   worker.process.Signal(SIGKILL);
-  ASSERT_TRUE(worker.process.Wait(seconds(10)).has_value());
+  const bool ended = worker.process.Wait(seconds(30)).has_value();
   killed = true;
   client.join();
+  ASSERT_TRUE(ended);
   cluster.Restart(worker);
   size_t announced = 0;
   for (const auto& [id, tier] : said) announced += tier == v1::NVME ? 1 : 0;
@@ -273,11 +294,11 @@ TEST_F(TiersTest, AWorkerKilledWhileItSpillsRestartsWarm) {
     if (tier != v1::NVME) continue;
     EXPECT_TRUE(after.contains(id) && after.at(id) != v1::KV_TIER_UNSPECIFIED) << "lost";
   }
-  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(20)));
+  ASSERT_TRUE(WaitUntil([&] { return AskOne(cluster, requests[0]).status.ok(); }, seconds(30)));
   AskInTurn(cluster, requests);
   EXPECT_GT(TierOf(worker, v1::NVME).restores(), 0u);
   EXPECT_EQ(StatsOf(worker).nvme().corrupt(), 0u);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 }  // namespace

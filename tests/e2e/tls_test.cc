@@ -169,11 +169,11 @@ TEST_F(TlsCluster, TakesNewCertificatesWithoutARestart) {
   // New connections, from the router and from the prefill worker, show and see the new one.
   WorkerProcess& worker = cluster.decode()[0];
   worker.process.Signal(SIGKILL);
-  worker.process.Wait(seconds(10));
+  worker.process.Wait(seconds(30));
   cluster.Restart(worker);
   WorkerProcess& other = cluster.decode()[1];
   other.process.Signal(SIGKILL);
-  other.process.Wait(seconds(10));
+  other.process.Wait(seconds(30));
   const bool answered = WaitUntil(
       [&] {
         const TestRequest request = MakeRequest(100, 1024, 3, 16);

@@ -81,7 +81,7 @@ class WindowCase : public ModelTest {
     const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
     EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
     EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
-    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
   }
 };
 

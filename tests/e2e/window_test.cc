@@ -34,7 +34,7 @@ TEST_F(WindowTest, SixThousandTokensHoldOneWindow) {
     EXPECT_EQ(answer.tokens[0].size(), 2000u);
     EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
     EXPECT_LE(answer.timing.kv_bytes_moved(), 63 * 16 * kTokenBytes);
-    EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+    EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
   }
 }
 
@@ -72,7 +72,7 @@ TEST_F(WindowTest, WhatIsCachedChangesNothing) {
       if (pools.decode_blocks == 1000) {
         EXPECT_GT(cached, 1000u);
       }
-      EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+      EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
     }
   }
 }

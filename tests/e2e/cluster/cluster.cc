@@ -104,6 +104,7 @@ Cluster::Cluster(const Options& options)
 void Cluster::Restart(WorkerProcess& worker) {
   const std::string ready_file = ReadyFileOf(worker.command);
   PENSTOCK_CHECK(std::remove(ready_file.c_str()) == 0, "(a process left no ready file)");
+  const int seen_before = TimesSeenReady(router_, worker);
   std::vector<std::string> command = worker.command;
   command.push_back("--listen=" + worker.endpoint);
   const auto start = [&] {
@@ -121,6 +122,10 @@ void Cluster::Restart(WorkerProcess& worker) {
     std::fprintf(stderr, "%s\n", worker.process.Log().c_str());
     PENSTOCK_CHECK(false, "(a process did not start again)");
   }
+  const bool seen = WaitUntil(
+      [&] { return TimesSeenReady(router_, worker) > seen_before || !router_.process->running(); },
+      kStartPatience);
+  PENSTOCK_CHECK(seen, "(the router did not see a process that started again)\n" + Logs());
 }
 
 RouterProcess& Cluster::StartAnotherRouter() {
@@ -132,7 +137,7 @@ RouterProcess& Cluster::StartAnotherRouter() {
 void Cluster::KillRouter() {
   if (!router_.process->running()) return;
   router_.process->Signal(SIGKILL);
-  router_.process->Wait(seconds(5));
+  router_.process->Wait(seconds(30));
 }
 
 void Cluster::ReplaceRouter() {
@@ -145,12 +150,13 @@ Cluster::~Cluster() = default;
 WorkerProcess Cluster::StartWorker(const std::string& role, int index,
                                    const std::vector<std::vector<std::string>>& flags) {
   const std::string name = folder_.path() + "/" + role + std::to_string(index);
+  const std::string id = role + "-" + std::to_string(index);
   std::vector<std::string> command = {"penstock-" + role + worker_suffix_,
                                       "--listen=127.0.0.1:0",
                                       "--model=" + model_,
                                       "--threads=1",
                                       "--kv_memory=64MiB",
-                                      "--worker_id=" + role + "-" + std::to_string(index),
+                                      "--worker_id=" + id,
                                       "--ready_file=" + name + ".ready"};
   // A step of an emulated GPU may take many seconds where the machine is busy.
   if (!worker_suffix_.empty()) command.emplace_back("--stall_ms=120000");
@@ -161,6 +167,7 @@ WorkerProcess Cluster::StartWorker(const std::string& role, int index,
   for (const auto& group : flags) command.insert(command.end(), group.begin(), group.end());
   Process process(command, name + ".log");
   return {.role = role,
+          .id = id,
           .endpoint = "",
           .process = std::move(process),
           .command = std::move(command),
@@ -178,6 +185,8 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
     command.push_back("--tls_cert=" + identity_ + "/tls.crt");
     command.push_back("--tls_key=" + identity_ + "/tls.key");
   }
+  // Tests compare the figures of handoffs, which come late where the machine is busy.
+  command.emplace_back("--report_wait_ms=5000");
   command.insert(command.end(), router_flags_.begin(), router_flags_.end());
   for (const auto* workers : {&prefill_, &decode_}) {
     for (const WorkerProcess& worker : *workers) command.push_back("--workers=" + worker.endpoint);
@@ -205,7 +214,28 @@ RouterProcess Cluster::StartRouter(const std::string& router_name) {
       kStartPatience);
   if (!ready) std::fputs((Logs() + router.process->Log()).c_str(), stderr);
   PENSTOCK_CHECK(ready, "(the router never became ready)");
+  // It serves as soon as it has seen one worker of each role.
+  const bool has_all = WaitUntil(
+      [&] {
+        for (auto* workers : {&prefill_, &decode_}) {
+          for (WorkerProcess& worker : *workers) {
+            if (worker.process.running() && TimesSeenReady(router, worker) == 0) return false;
+          }
+        }
+        return true;
+      },
+      kStartPatience);
+  PENSTOCK_CHECK(has_all,
+                 "(the router did not see every worker)\n" + Logs() + router.process->Log());
   return router;
+}
+
+int Cluster::TimesSeenReady(const RouterProcess& router, const WorkerProcess& worker) {
+  const std::string line = " worker " + worker.id + " is ready";
+  const std::string log = router.process->Log();
+  int times = 0;
+  for (size_t at = log.find(line); at != log.npos; at = log.find(line, at + 1)) ++times;
+  return times;
 }
 
 bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
@@ -214,7 +244,7 @@ bool Cluster::AllBlocksFree(std::chrono::milliseconds patience) {
         for (auto* workers : {&prefill_, &decode_}) {
           for (WorkerProcess& worker : *workers) {
             if (!worker.process.running()) continue;
-            const auto state = worker.State();
+            const auto state = worker.State(seconds(5));
             if (!state.has_value() || state->kv_blocks_used() != 0 ||
                 state->kv_blocks_reserved() != 0 || state->kv_rows_reserved() != 0 ||
                 state->handoffs() != 0) {

@@ -17,6 +17,7 @@ namespace penstock {
 // A real worker process of a test's cluster.
 struct WorkerProcess {
   std::string role;  // "prefill" or "decode"
+  std::string id;    // "prefill-0" and so on
   std::string endpoint;
   Process process;
   std::vector<std::string> command;                       // that started it
@@ -24,7 +25,7 @@ struct WorkerProcess {
 
   // The worker's state now; nullopt when it does not answer within `patience`.
   std::optional<v1::WorkerState> State(
-      std::chrono::milliseconds patience = std::chrono::seconds(2)) const;
+      std::chrono::milliseconds patience = std::chrono::seconds(30)) const;
 };
 
 struct RouterProcess {
@@ -61,11 +62,13 @@ class Cluster {
     std::string worker_suffix;  // of the workers' binaries: "-emulated" for emulated GPUs
   };
 
-  // Starts all and waits until the router serves. CHECKs, with the logs, when that fails.
+  // Starts all and waits until the router serves with every worker. CHECKs, with the logs, when
+  // that fails.
   explicit Cluster(const Options& options);
   ~Cluster();
 
-  // In the place of one that has ended: the same endpoint, once it listens again. CHECKs as above.
+  // In the place of one that has ended: the same endpoint, once it listens again and the router has
+  // seen it. CHECKs as above.
   void Restart(WorkerProcess& worker);
   // Another router in front of the same workers; serves when this returns.
   RouterProcess& StartAnotherRouter();
@@ -88,8 +91,10 @@ class Cluster {
  private:
   WorkerProcess StartWorker(const std::string& role, int index,
                             const std::vector<std::vector<std::string>>& flags);
-  // Serves when this returns.
+  // Serves, with every worker that runs, when this returns.
   RouterProcess StartRouter(const std::string& name);
+  // How often the router has found this worker ready, by its log.
+  static int TimesSeenReady(const RouterProcess& router, const WorkerProcess& worker);
 
   const std::string model_;
   TempFolder folder_;

@@ -5,7 +5,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kTurns = 3;
+constexpr int kTurns = 10;
 constexpr std::chrono::seconds kEndPatience(30);
 
 }  // namespace

@@ -17,7 +17,7 @@ struct Disturbance {
 
 // The answer of `ask`, which passes its argument to Ask as `on_tokens`, disturbed. The answer may
 // end before the signal comes, where the machine is busy: then the worker is started again and the
-// answer asked for once more, three times in all. CHECKs, with the logs, that one was disturbed.
+// answer asked for once more, ten times in all. CHECKs, with the logs, that one was disturbed.
 TestAnswer AskDisturbed(
     Cluster& cluster, const Disturbance& disturbance,
     const std::function<TestAnswer(const std::function<void(const TestAnswer&)>&)>& ask);

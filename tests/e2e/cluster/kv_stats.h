@@ -13,12 +13,17 @@ namespace penstock {
 // The worker's answer to KvAdmin.Stats.
 inline v1::KvStats StatsOf(const WorkerProcess& worker) {
   grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(10));
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(30));
   const auto channel = grpc::CreateChannel(worker.endpoint, grpc::InsecureChannelCredentials());
   v1::KvStats stats;
   const grpc::Status status = v1::KvAdmin::NewStub(channel)->Stats(&context, {}, &stats);
   EXPECT_TRUE(status.ok()) << status.error_message();
   return stats;
+}
+
+// True once the worker has found what its NVMe directory has of an earlier life: it serves before.
+inline bool HasFoundNvme(const WorkerProcess& worker) {
+  return StatsOf(worker).nvme().rebuild_s() > 0;
 }
 
 inline v1::KvTierStats TierOf(const WorkerProcess& worker, v1::KvTier tier) {

@@ -72,6 +72,12 @@ std::optional<int> Process::Wait(std::chrono::milliseconds patience) {
   return exit_code_;
 }
 
+bool Process::stopped() const {
+  const std::string stat = ReadFile("/proc/" + std::to_string(pid_) + "/stat");
+  const size_t name_end = stat.rfind(')');
+  return name_end != std::string::npos && stat.substr(name_end + 2, 1) == "T";
+}
+
 std::string Process::Log() const { return ReadFile(log_); }
 
 }  // namespace penstock

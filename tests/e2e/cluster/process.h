@@ -22,6 +22,7 @@ class Process {
   // Its exit code (128 + n after signal n), or nullopt while it runs after `patience`.
   std::optional<int> Wait(std::chrono::milliseconds patience);
   bool running() { return !Wait(std::chrono::milliseconds(0)).has_value(); }
+  bool stopped() const;  // by SIGSTOP, its own or another's
   std::string Log() const;
   pid_t pid() const { return pid_; }
 

@@ -60,7 +60,7 @@ void ModelTest::CheckAtOnce(Cluster& cluster, const std::vector<TestRequest>& re
   }
   for (std::thread& client : clients) client.join();
   for (size_t r = 0; r < requests.size(); ++r) Expect(cluster, requests[r], answers[r]);
-  EXPECT_TRUE(cluster.AllBlocksFree(seconds(5))) << cluster.Logs();
+  EXPECT_TRUE(cluster.AllBlocksFree(seconds(30))) << cluster.Logs();
 }
 
 TestAnswer ModelTest::CheckDisturbed(Cluster& cluster, TestRequest request, int signal,
