@@ -33,8 +33,9 @@ class PickerServer::Stream final : public Reactor, public std::enable_shared_fro
   void Begin() {
     self_ = shared_from_this();
     LimitTo(server_.options_.body_wait);
+    const uint32_t others = server_.streams_.fetch_add(1);
     server_.metrics_.streams.Increment();
-    if (server_.streams_.fetch_add(1) < server_.options_.streams_max) return StartRead(&incoming_);
+    if (others < server_.options_.streams_max) return StartRead(&incoming_);
     next_ = processing_.Refuse(503, "the endpoint picker has no room for another request");
     Proceed();
   }

@@ -83,7 +83,7 @@ TEST(HostWire, TurnsAwayWhoLooksForAnEarlierProcess) {
   const auto target = Make(receiver, "tcp");
   auto address = ParseWireAddress(target->address());
   address->instance = std::string(32, '0');
-  const auto lane = source->Connect(FormatWireAddress(*address), 5000);
+  const auto lane = source->Connect(FormatWireAddress(*address), 30'000);
   EXPECT_EQ(lane.status().code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(Message(lane.status()), testing::HasSubstr("replaced"));
 }

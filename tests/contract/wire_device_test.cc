@@ -42,7 +42,7 @@ class WireDeviceTest : public testing::TestWithParam<Ends> {
       gpu_ = EmulatedGpu();
       slab_ = gpu_->AllocateForWires(kSlab);
     }
-    auto lane = source_->Connect(target_->address(), 5000);
+    auto lane = source_->Connect(target_->address(), 30'000);
     ASSERT_TRUE(lane.ok()) << lane.status();
     lane_ = *std::move(lane);
   }
@@ -170,7 +170,7 @@ TEST_P(WireDeviceTest, ManyLanesAreTriedOneAfterTheOther) {
   Open("works");
   std::vector<std::unique_ptr<WireLane>> lanes;
   for (int i = 0; i < 12; ++i) {
-    auto lane = source_->Connect(target_->address(), 5000);
+    auto lane = source_->Connect(target_->address(), 30'000);
     ASSERT_TRUE(lane.ok()) << lane.status();
     if (i % 3 != 0) lanes.push_back(*std::move(lane));  // The others are gone at once.
   }
@@ -207,7 +207,7 @@ TEST_P(WireDeviceTest, LanesThatCloseMeanwhileLeaveNothingHalf) {
     }
     lane_.reset();
     EXPECT_TRUE(waiting.Wait([&] { return ended; }));
-    auto lane = source_->Connect(target_->address(), 5000);
+    auto lane = source_->Connect(target_->address(), 30'000);
     ASSERT_TRUE(lane.ok()) << lane.status();
     lane_ = *std::move(lane);
   }

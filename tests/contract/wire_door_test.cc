@@ -176,7 +176,8 @@ TEST_P(WireDoorTest, SilenceLocksNobodyOut) {
     char byte = 0;
     return poll(&entry, 1, 0) > 0 && recv(fd, &byte, 1, MSG_DONTWAIT) <= 0;
   };
-  EXPECT_TRUE(WaitUntil([&] { return std::all_of(silent.begin(), silent.end(), closed); }));
+  EXPECT_TRUE(WaitUntil([&] { return std::all_of(silent.begin(), silent.end(), closed); },
+                        std::chrono::seconds(60)));
   for (const int fd : silent) close(fd);
   ExpectCarries();
 }

@@ -116,6 +116,7 @@ TEST(WireSameHostGpu, AnArenaThatCannotBeMappedEndsTheUseOfTheGpu) {
   ASSERT_TRUE(sent.Put(*lane, MakeMessage(9, 1000)).ok());
   ASSERT_TRUE(sent.WaitDone(1));
   EXPECT_EQ(sent.count(absl::StatusCode::kOk), 1u);
+  EXPECT_TRUE(log.WaitFor("gpu_memory_not_used", 2)) << log.text();
   EXPECT_EQ(log.Count("gpu_memory_not_used"), 2) << log.text();  // once at each end
   EXPECT_EQ(receiver.Read(&DeviceReceiver::announced), 1);
 }

@@ -41,7 +41,7 @@ TestMessage MakeMessage(uint64_t number, size_t size);
 class Waiting {
  public:
   void Change(const std::function<void()>& change);
-  // False after 20 s.
+  // False after 60 s.
   [[nodiscard]] bool Wait(const std::function<bool()>& condition);
 
  private:
@@ -151,7 +151,7 @@ class FakeNccl {
   int64_t Count(const char* call) const { return count_(call); }
   std::string Violations() const { return violations_(); }
   int64_t Open() const { return open_(); }
-  // Nothing open, no violation.
+  // Nothing open in the end, no violation.
   void ExpectClean() const;
 
  private:

@@ -95,9 +95,12 @@ TEST_F(DecodeBeamsTest, AreSplitOverSmallBatches) {
 
 TEST_F(DecodeBeamsTest, GoOnExactlyWhenPreempted) {
   Make(100, 4000, /*batch=*/30);
-  std::vector<TestSession> sessions = Searches(80, 100, 150);
-  for (TestSession& session : sessions) source_->Add(session);
-  for (TestSession& session : sessions) ExpectFound(session);
+  // Whether one has to leave depends on when others arrive.
+  for (int round = 0; round < 20 && engine_->preemptions() == 0; ++round) {
+    std::vector<TestSession> sessions = Searches(80, 100, 150);
+    for (TestSession& session : sessions) source_->Add(session);
+    for (TestSession& session : sessions) ExpectFound(session);
+  }
   EXPECT_GT(engine_->preemptions(), 0);
 }
 

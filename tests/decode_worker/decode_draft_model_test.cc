@@ -86,9 +86,7 @@ TEST_F(DraftModelEngineTest, TheFirstPromptWaitsUntilStepsHaveEarnedIt) {
 
 TEST_F(DraftModelEngineTest, PreemptedSessionsGoOnExactly) {
   Make(90, 4000);
-  std::vector<TestSession> sessions = Some(60);
-  Serve(sessions);
-  EXPECT_GT(engine_->preemptions(), 5);
+  ServeUntilPreempted(5, [] { return Some(60); });
   EXPECT_GT(checked(), 300);
   EXPECT_EQ(right(), checked());
 }

@@ -45,9 +45,7 @@ TEST_F(DraftTest, SoTheyDoWithSeveralInAStep) {
 // Guesses take blocks ahead of their sequences, which are swapped out and in.
 TEST_F(DraftTest, PreemptedSessionsGoOnExactly) {
   Make(90, 4000);
-  std::vector<TestSession> sessions = Some(60);
-  Serve(sessions);
-  EXPECT_GT(engine_->preemptions(), 5);
+  ServeUntilPreempted(5, [] { return Some(60); });
   EXPECT_GT(engine_->accepted(), 100);
 }
 

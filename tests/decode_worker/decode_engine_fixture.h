@@ -344,6 +344,16 @@ class DecodeEngineTest : public ::testing::Test {
     if (starts_with_all_) engine_->Start();
     for (TestSession& session : sessions) ExpectExact(session);
   }
+  // Whether a session has to leave depends on when others arrive, so they come until more than
+  // `preemptions` have left.
+  void ServeUntilPreempted(int64_t preemptions,
+                           const std::function<std::vector<TestSession>()>& make) {
+    for (int round = 0; round < 20 && engine_->preemptions() <= preemptions; ++round) {
+      std::vector<TestSession> sessions = make();
+      Serve(sessions);
+    }
+    EXPECT_GT(engine_->preemptions(), preemptions);
+  }
   // Called before Make: the engine starts with all sessions of Serve, so that batches do not depend
   // on how fast they come.
   void StartWithAll() { starts_with_all_ = true; }

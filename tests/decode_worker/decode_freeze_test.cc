@@ -86,33 +86,36 @@ class FreezeTest : public DecodeEngineTest {
 // Among sessions that push each other out.
 TEST_F(FreezeTest, AFrozenSequenceWaitsAndThenGoesOnExactly) {
   Make(90, 4000);
-  std::vector<TestSession> sessions = Mixed(60, 80, 5);
-  for (TestSession& session : sessions) source_->Add(session);
   int held = 0;
-  for (size_t i = 0; i < sessions.size(); i += 3) {
-    TestSession& session = sessions[i];
-    const std::optional<FreezeRequest> order = OrderOf(session, i);
-    if (!order) continue;
-    Holder holder;
-    const absl::Status status = Hold(*order, holder);
-    if (!status.ok()) {
-      EXPECT_TRUE(absl::IsNotFound(status)) << status;
-      continue;
-    }
-    ++held;
-    const std::vector<BlockRef> blocks = holder.TakeBlocks();
-    const size_t said = session.sink->tokens()[0].size();
-    const int64_t steps = engine_->steps();
-    // Its last page may be read while others go on, as long as there are others.
-    while (engine_->steps() < steps + 3 && engine_->running() > 2)
+  // Some end before they can be frozen, on a busy machine perhaps all of a round.
+  for (size_t round = 0; round < 20 && held < 2; ++round) {
+    std::vector<TestSession> sessions = Mixed(60, 80, 5);
+    for (TestSession& session : sessions) source_->Add(session);
+    for (size_t i = 0; i < sessions.size(); i += 3) {
+      TestSession& session = sessions[i];
+      const std::optional<FreezeRequest> order = OrderOf(session, 100 * round + i);
+      if (!order) continue;
+      Holder holder;
+      const absl::Status status = Hold(*order, holder);
+      if (!status.ok()) {
+        EXPECT_TRUE(absl::IsNotFound(status)) << status;
+        continue;
+      }
+      ++held;
+      const std::vector<BlockRef> blocks = holder.TakeBlocks();
+      const size_t said = session.sink->tokens()[0].size();
+      const int64_t steps = engine_->steps();
+      // Its last page may be read while others go on, as long as there are others.
+      while (engine_->steps() < steps + 3 && engine_->running() > 2)
+        ExpectKvOf(order->tokens, blocks);
       ExpectKvOf(order->tokens, blocks);
-    ExpectKvOf(order->tokens, blocks);
-    EXPECT_EQ(session.sink->tokens()[0].size(), said);
-    engine_->Unfreeze({.freeze = order->freeze, .key = order->key, .choice = 0});
+      EXPECT_EQ(session.sink->tokens()[0].size(), said);
+      engine_->Unfreeze({.freeze = order->freeze, .key = order->key, .choice = 0});
+    }
+    for (TestSession& session : sessions) ExpectExact(session);
   }
   RecordProperty("held", held);
   EXPECT_GT(held, 1) << "the others had ended before they could be frozen";
-  for (TestSession& session : sessions) ExpectExact(session);
 }
 
 TEST_F(FreezeTest, OnlyMatchingSequencesAreFrozen) {

@@ -67,10 +67,11 @@ TEST_F(DecodeWindowTest, PreemptedSessionsGoOnExactly) {
   draft_tokens_ = 6;
   runner_.repeats = true;
   Make(60, 4000);
-  std::vector<TestSession> sessions = Mixed(60, 200, 4);
-  for (size_t i = 0; i < sessions.size(); ++i) sessions[i].local = i % 4 == 3;
-  Serve(sessions);
-  EXPECT_GT(engine_->preemptions(), 5);
+  ServeUntilPreempted(5, [] {
+    std::vector<TestSession> sessions = Mixed(60, 200, 4);
+    for (size_t i = 0; i < sessions.size(); ++i) sessions[i].local = i % 4 == 3;
+    return sessions;
+  });
   EXPECT_GT(engine_->accepted(), 100);
 }
 

@@ -205,7 +205,7 @@ class Parts(Base):
 
     def test_the_end_of_a_pod_is_sigterm_grace_sigkill(self):
         hook = {"preStop": {"sleep": {"seconds": 1}}}
-        cases = {"1": (5, 0, 2, 3.5), "deaf": (3, 1, 2.9, 4.5)}
+        cases = {"1": (5, 0, 2, 4.9), "deaf": (3, 1, 2.9, 9)}
         self.cluster.apply([deployment(1, web_pod({"app": leave}, leave, grace_s, lifecycle=hook), f"web-{leave}")
                             for leave, (grace_s, *_) in cases.items()])
         pods = {leave: self.await_ready(1, leave)[0] for leave in cases}
@@ -250,10 +250,11 @@ class Rights(Base):
         answers = {name: self.ask(client, url) for name, client in clients.items()}
         self.assertEqual(answers, {"friend": {web.name}, "stranger": {None}, "prometheus": {web.name}, "neighbour": {None}})
         self.assertIsNotNone(self.resolve(web, "web"), "names may be looked up")
-        port = "import socket; s = socket.socket(); s.bind(('', 8000)); s.listen(); print(s.accept())"
+        port = "import socket; s = socket.socket(); s.bind(('', 8000)); s.listen(); print('listens', flush=True); s.accept()"
         target = clients["friend"]
-        listening = subprocess.Popen(["ip", "netns", "exec", target.space, "python3", "-c", port], stdout=subprocess.DEVNULL)
-        time.sleep(0.5)
+        listening = subprocess.Popen(["ip", "netns", "exec", target.space, "python3", "-c", port], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(listening.stdout.close)
+        self.assertEqual(listening.stdout.readline(), "listens\n")
         call = f"import socket; socket.create_connection(({target.addresses[0]!r}, 8000), 2)"
         self.assertNotEqual(self.python(web, call)[0], 0, "egress")
         self.assertEqual(self.python(clients["stranger"], call)[0], 0)

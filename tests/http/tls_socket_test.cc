@@ -169,7 +169,7 @@ TEST_F(TlsSocketTest, NewConnectionsAreShownWhatTheFilesSayNow) {
 }
 
 TEST_F(TlsSocketTest, HandshakesMayComeByteByByteButNotForEver) {
-  Start(/*ask_callers=*/false, {.handshake = 500ms});
+  Start(/*ask_callers=*/false, {.handshake = 2s});
   // A client's first message, cut into bytes.
   TlsClient silent(endpoint(), Stranger(), /*shakes_hands=*/false);
   BIO* hello = BIO_new(BIO_s_mem());

@@ -215,7 +215,7 @@ Result ncclCommDestroy(Comm* comm) {
 Result ncclCommAbort(Comm* comm) {
   Called("ncclCommAbort");
   if (!Lives(comm, "ncclCommAbort")) return nccl::kInvalidArgument;
-  std::this_thread::sleep_for(std::chrono::milliseconds(Fault("abort_takes_ms")));
+  while (Fault("abort_stalls") != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Quit(*comm);
   Forget(comm);
   WriteLog("aborted");

@@ -13,7 +13,7 @@ using FakeNcclReset = void();
 //   id_fails, init_fails, init_stalls        the next communicators do not open
 //   error_at, stall_at N                     the Nth operation that is enqueued fails, or hangs
 //   finalize_stalls, revoke_stalls           closing
-//   abort_takes_ms                           an abort blocks for so long
+//   abort_stalls                             an abort blocks until it is 0 again
 //   version                                  what ncclGetVersion says
 using FakeNcclInject = void(const char* fault, int64_t value);
 // Calls of e.g. "ncclSend" so far.

@@ -13,7 +13,7 @@ import urllib.parse
 import urllib.request
 
 from operations import Cluster, Server, StoppedThread, eventually, http_flags, samples, scrape
-from prometheus import AlertTest, HttpTraffic, Prometheus, Traffic
+from prometheus import ALERT_PATIENCE_S, AlertTest, HttpTraffic, Prometheus, Traffic
 
 
 def write_certificate(folder, days):
@@ -48,7 +48,7 @@ class Alerts(AlertTest):
     def test_exemplars_lead_to_the_trace_of_a_request(self):
         trace = "0af7651916cd43dd8448eb211c80319c"
         names = [f"penstock_{name}_seconds" for name in ("time_to_first_token", "inter_token_latency", "request_duration")]
-        request = urllib.request.Request(f"http://{self.cluster.http()}/v1/completions", json.dumps({"prompt": "A river", "max_tokens": 4}).encode(),
+        request = urllib.request.Request(f"http://{self.cluster.http()}/v1/completions", json.dumps({"prompt": "A river", "max_tokens": 4, "ignore_eos": True}).encode(),
                                          {"Content-Type": "application/json", "traceparent": f"00-{trace}-b7ad6b7169203331-01"})
 
         def ask():
@@ -124,7 +124,7 @@ class Alerts(AlertTest):
             finally:
                 worker.process.send_signal(signal.SIGCONT)
             return names <= self.prometheus.firing()
-        eventually(all_are_late, 60, f"{names} firing")
+        eventually(all_are_late, ALERT_PATIENCE_S, f"{names} firing")
         with Traffic(self.cluster, tokens=2):
             self.resolves(*names)
 

@@ -114,7 +114,7 @@ class Attacked(AttackTest):
             attacker.send(frames)
             attackers.append(attacker)
         self.assert_unharmed(32, "2,000 watches")
-        self.assertTrue(self.cluster.healthy(self.router))
+        eventually(lambda: self.cluster.healthy(self.router), what="a healthy router")
         for attacker in attackers:
             attacker.close()
 
@@ -130,7 +130,7 @@ class WithoutDescriptors(unittest.TestCase):
                 time.sleep(1)  # as an operator would see it: full for a while
                 for connection in held:
                     connection.close()
-                eventually(lambda: cluster.generate()[0] == 0, patience_s=10, what="an answer after the connections are gone")
+                eventually(lambda: cluster.generate()[0] == 0, what="an answer after the connections are gone")
 
 
 if __name__ == "__main__":

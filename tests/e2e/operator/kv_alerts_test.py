@@ -10,7 +10,7 @@ import time
 import unittest
 
 from operations import Cluster, Server, eventually, http_flags, samples, scrape
-from prometheus import AlertTest, Prometheus
+from prometheus import ALERT_PATIENCE_S, AlertTest, Prometheus
 from prompts import Prompts
 
 DAMAGED_LINK = os.environ["PENSTOCK_DAMAGED_LINK"]
@@ -110,7 +110,7 @@ class KvAlerts(AlertTest):
                         worker.process.send_signal(signal.SIGCONT)
                 eventually(lambda: self.value(self.cluster.router, "penstock_inter_token_latency_seconds_count") > before, what="a handoff")
                 return "PenstockTransferExposedHigh" in self.prometheus.firing()
-            eventually(held_up, 60, "PenstockTransferExposedHigh firing")
+            eventually(held_up, ALERT_PATIENCE_S, "PenstockTransferExposedHigh firing")
         with Prompts(self.cluster.router, 600, max_tokens=2) as prompts:
             prompts.add(2)
             self.resolves("PenstockTransferExposedHigh")
@@ -138,7 +138,7 @@ class KvAlerts(AlertTest):
                 victim.restart()
                 victim.await_ready()
                 return "PenstockMigrationsHigh" in self.prometheus.firing()
-            eventually(dies, 60, "PenstockMigrationsHigh firing")
+            eventually(dies, ALERT_PATIENCE_S, "PenstockMigrationsHigh firing")
             self.resolves("PenstockMigrationsHigh")
 
 

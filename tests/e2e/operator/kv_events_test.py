@@ -53,8 +53,14 @@ class KvEvents(unittest.TestCase):
         self.prefill, self.decode = (self.cluster.worker(name) for name in ("prefill-0", "decode-0"))
 
     def subscribe(self, worker, batch=None, **more):
+        """Returns when the worker knows of it, so that it misses nothing that comes from then on."""
+        def subscribers():
+            return samples(scrape(worker))["penstock_kv_event_subscribers"]
+
+        before = subscribers()
         subscriber = Subscriber(self.context, events_of(worker), batch or (ArrayBatch if worker is self.prefill else MapBatch), **more)
         self.addCleanup(subscriber.close)
+        eventually(lambda: subscribers() > before, what=f"a subscriber of {worker.name}")
         return subscriber
 
     def ask(self, prompt, **more):
@@ -124,7 +130,10 @@ class KvEvents(unittest.TestCase):
         eventually(evicted, what="evictions")
         for worker, subscriber in workers:
             self.assert_equals_the_worker(subscriber, worker)
-            self.assertTrue(subscriber.index.blocks("CPU"), "blocks in host memory")
+            def in_host_memory():
+                subscriber.follow(50)
+                return subscriber.index.blocks("CPU")
+            eventually(in_host_memory, what="blocks in host memory")
             # Each block is told of in the fastest tier that has it.
             def below():
                 subscriber.follow(50)
@@ -154,7 +163,7 @@ class KvEvents(unittest.TestCase):
         with self.context.socket(zmq.REQ) as socket:  # which takes one answer only
             socket.connect(f"tcp://{events_of(self.prefill)}")
             socket.send((early.next - 1).to_bytes(8, "big"))
-            self.assertTrue(socket.poll(10_000))
+            self.assertTrue(socket.poll(30_000))
             number, payload = socket.recv_multipart()
             self.assertEqual(int.from_bytes(number, "big"), early.next - 1)
             msgspec.msgpack.decode(payload, type=ArrayBatch)
@@ -226,7 +235,7 @@ class KvEvents(unittest.TestCase):
             self.assert_equals_the_worker(late, self.prefill, tokens("meanwhile", 64))
             crowd.communicate("")
         self.assertIsNone(self.prefill.process.poll())
-        self.assertGreater(samples(scrape(self.prefill))["penstock_kv_event_connections_refused_total"], 10)
+        eventually(lambda: samples(scrape(self.prefill))["penstock_kv_event_connections_refused_total"] > 10, what="refusals that are counted")
         eventually(lambda: strangers.descriptors(self.prefill.process.pid) <= descriptors + 4, what="descriptors as before")
 
     def test_other_messages_of_zeromq_change_nothing(self):

@@ -108,7 +108,7 @@ class Moving(unittest.TestCase):
 
     def assert_moves(self, watch, *names):
         try:
-            eventually(lambda: set(names) <= watch.moved)
+            eventually(lambda: set(names) <= watch.moved, 180)
         except AssertionError:
             self.fail(f"these did not move: {sorted(set(names) - watch.moved)}; failed scrapes: {watch.failures[-5:]}")
 

@@ -139,7 +139,7 @@ class Hosts(unittest.TestCase):
         try:
             self.await_work("decode-0", load)
             run("ip", "link", "set", near, "down")
-            eventually(lambda: self.states()["decode-0"] == "silent", 10, "silence")
+            eventually(lambda: self.states()["decode-0"] == "silent", what="silence")
             self.await_answers(load)
             run("ip", "link", "set", near, "up")
             eventually(lambda: self.states()["decode-0"] == "ready", what="the worker that is back")

@@ -2,10 +2,12 @@
 it; PENSTOCK_BIN_DIR and PENSTOCK_SOURCE_DIR say where things are."""
 
 import concurrent.futures
+import contextlib
 import ctypes
 import json
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -33,10 +35,14 @@ def eventually(done, patience_s=PATIENCE_S, what="it"):
 
 
 def free_port():
-    """A port of loopback on which no process listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A port of loopback on which no process listens. It is below those that the system gives to whoever asks for any, so
+    that nobody is given it before it is used."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10_000, first) if first > 20_000 else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):  # another process has it
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
 
 
 def resident_mib(process):

@@ -76,11 +76,14 @@ class Page(unittest.TestCase):
 
     def test_it_updates_at_least_once_a_second(self):
         # The shortest of several gaps: others may be longer where the machine is busy.
-        gaps = eventually(lambda: (found := self.browser.run(GAPS))[5:] and found, what="six updates")
-        self.assertLess(min(gaps), 1000)
+        eventually(lambda: (gaps := self.browser.run(GAPS))[5:] and min(gaps) < 1000, what="two updates within a second")
 
     def test_it_shows_what_runs_while_it_runs(self):
         shown = threading.Event()
+
+        def has_link():
+            links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
+            return any("prefill-0 → decode-" in link and "B, " in link and "handoff" in link for link in links)
 
         def load():
             codes = set()
@@ -97,13 +100,13 @@ class Page(unittest.TestCase):
                 eventually(lambda: self.browser.run("return document.querySelectorAll('#decode .beads i').length") > 0, what="a running request")
                 eventually(lambda: float((self.browser.text("#f-tokens") or "0").replace(",", "")) > 0, what="tokens a second")
                 eventually(lambda: self.browser.run("return document.querySelectorAll('#wires path.busy').length") > 0, what="a line in use")
+                eventually(has_link, what="a handoff from prefill-0 in the list of links")
             finally:
                 shown.set()
             self.assertEqual(codes.result(), {0})
         eventually(lambda: self.browser.text("#f-open") == "0", what="no open request")
         self.assertIn("B cached of 64 MiB", self.browser.run("return document.querySelector('#decode .bar').getAttribute('aria-valuetext')"))
-        links = self.browser.run("return [...document.querySelectorAll('#links li')].map((e) => e.textContent)")
-        self.assertTrue(any("prefill-0 → decode-" in link and "B, " in link and "handoff" in link for link in links), links)
+        self.assertTrue(has_link())
 
     def test_it_shows_prefixes_that_come_again(self):
         prompt = "The river runs down from the hill to the sea, and the old trees stand beside it. " * 3
@@ -134,12 +137,15 @@ class Page(unittest.TestCase):
         refused = urllib.request.Request(self.url + "/v1/completions", method="POST", headers={"Content-Type": "application/json"},
                                          data=json.dumps({"model": "tiny", "prompt": [5] * 100_000}).encode())
         with self.assertRaises(urllib.error.HTTPError) as error:
-            urllib.request.urlopen(refused, timeout=10)
+            urllib.request.urlopen(refused, timeout=60)
         error.exception.close()
         eventually(lambda: (text := self.browser.text("#slo-refused")).startswith(f"{before + 1}:") and "context_length" in text, what="the refusal")
 
     def test_a_click_shows_the_stages_of_a_request(self):
-        self.assertEqual(self.cluster.generate("A river runs down from the hill.", 8)[0], 0)
+        body = json.dumps({"model": "tiny", "prompt": "A river runs down from the hill.", "max_tokens": 8, "ignore_eos": True}).encode()
+        request = urllib.request.Request(self.url + "/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            self.assertEqual(json.load(answer)["usage"]["completion_tokens"], 8)
         latest = eventually(lambda: next((ended for ended in json.loads(get(self.url + "/cluster"))["finished"]
                                           if (ended["status"], ended["output_tokens"]) == ("ok", 8)), None), what="the request that ended")
         self.assertLess(latest["first_token_ms"], latest["total_ms"])
@@ -161,30 +167,54 @@ class Page(unittest.TestCase):
 
     def test_a_chat_by_keyboard_alone(self):
         self.browser.type("Tab", "Enter")  # the link that skips to the chat
-        self.browser.type(*"What is a river?", "Enter")
-        text, more = eventually(lambda: (found := self.answer()) and "tokens" in found[1] and found, what="an answer")
+        said = lambda: self.browser.run("return document.querySelectorAll('.said').length")
+
+        def answered():
+            if said():
+                self.browser.run("document.getElementById('new-chat').click()")
+            before = said()
+            self.browser.type(*"What is a river?", "Enter")
+            return eventually(lambda: said() == before + 2 and "tokens" in (found := self.answer())[1] and found, what="an answer")
+        # The first token that is drawn may be the end of an answer.
+        text, more = eventually(lambda: (found := answered())[0].strip() and found, what="an answer with text")
+        turns = said()
         self.assertTrue(text.strip())
         self.assertRegex(more, r"TTFT [0-9.]+ m?s · \d+ tokens.* · \d+ of \d+ prompt tokens cached")
         self.browser.type(*"And a", ("Shift", "Enter"), *"lake?", "Enter")
-        eventually(lambda: self.browser.run("return document.querySelectorAll('.said').length") == 4, what="a second turn")
-        asked = self.browser.run("return document.querySelectorAll('.said.mine .text')[1].textContent")
+        eventually(lambda: said() == turns + 2, what="a second turn")
+        asked = self.browser.run("return [...document.querySelectorAll('.said.mine .text')].at(-1).textContent")
         self.assertEqual(asked, "And a\nlake?")
         eventually(lambda: "tokens" in self.answer()[1], what="a second answer")
         self.assertEqual(self.browser.run("return document.activeElement.id"), "message")
 
     def test_an_answer_can_be_stopped(self):
         decode = [worker for worker in self.cluster.workers if worker.name.startswith("decode")]
-        for worker in decode:
-            worker.process.send_signal(signal.SIGSTOP)  # nothing comes behind the first token
-        try:
-            self.browser.type("Tab", "Enter", *"Tell me a story", "Enter")
-            eventually(lambda: not self.browser.run("return document.getElementById('stop').disabled"), what="the button")
-            self.assertEqual(self.browser.run("return document.getElementById('log').getAttribute('aria-busy')"), "true")
-            self.browser.type("Escape")
-            eventually(lambda: (self.answer() or ["", ""])[1].startswith("stopped"), what="the end")
-        finally:
+        said = lambda: self.browser.run("return document.querySelectorAll('.said').length")
+        self.browser.type("Tab", "Enter")
+
+        def stopped():
+            if said():
+                self.browser.run("document.getElementById('new-chat').click()")
+            before = said()
+            ended = lambda: said() == before + 2 and self.answer()[1]
             for worker in decode:
-                worker.process.send_signal(signal.SIGCONT)
+                worker.process.send_signal(signal.SIGSTOP)  # nothing comes behind the first token
+            try:
+                self.browser.type(*"Tell me a story", "Enter")
+                eventually(lambda: ended() or not self.browser.run("return document.getElementById('stop').disabled"), what="the button")
+                busy = self.browser.run("return document.getElementById('log').getAttribute('aria-busy')")
+                self.browser.type("Escape")
+                if busy == "true" and eventually(ended, what="the end").startswith("stopped"):
+                    return True
+            finally:
+                for worker in decode:
+                    worker.process.send_signal(signal.SIGCONT)
+            # Its first token was its end, or workers were silent for too long before somebody could stop it.
+            eventually(ended, what="the end")
+            eventually(lambda: self.browser.text("#state") == "ready", what="a cluster that is ready")
+            self.browser.console()
+            return False
+        eventually(stopped, what="an answer that is stopped")
         eventually(lambda: self.browser.run("return document.getElementById('stop').disabled"), what="a button that is disabled")
         eventually(lambda: json.loads(get(self.url + "/cluster"))["requests"]["open"] == 0, what="no open request")
         self.await_state("ready")
@@ -194,7 +224,7 @@ class Page(unittest.TestCase):
         worker.process.send_signal(signal.SIGSTOP)
         try:
             eventually(lambda: self.status("decode-1") == "silent", what="a silent worker")
-            self.assertIn("decode-1 was ready and is silent", self.browser.text("#news"))
+            eventually(lambda: "decode-1 was ready and is silent" in self.browser.text("#news"), what="the news of it")
         finally:
             worker.process.send_signal(signal.SIGCONT)
         eventually(lambda: self.status("decode-1") == "ready", what="the worker")
@@ -277,7 +307,9 @@ class Keys(unittest.TestCase):
         browser.run("document.getElementById('message').focus()")
         browser.type(*"Hello", "Enter")
         eventually(lambda: "tokens" in (browser.text(".said:not(.mine) .more") or ""), what="an answer")
-        self.assertEqual([len(json.loads(get(url + "/cluster", key))["finished"]) for key in ("acme-key", "other-key")], [1, 0])
+        finished = lambda key: len(json.loads(get(url + "/cluster", key))["finished"])
+        eventually(lambda: finished("acme-key") == 1, what="the request that ended")
+        self.assertEqual(finished("other-key"), 0)
         # The browser reports each 401; nothing else is said.
         self.assertEqual([entry for entry in browser.console() if "401" not in entry[1]], [])
         browser.run("document.getElementById('forget').click()")

@@ -13,6 +13,8 @@ import urllib.request
 
 from operations import ROOT, eventually, free_port
 
+ALERT_PATIENCE_S = 150
+
 
 def rules_in_seconds(window_s):
     text = (ROOT / "deploy/prometheus/rules.yaml").read_text()
@@ -101,7 +103,7 @@ class AlertTest(unittest.TestCase):
     """With a `prometheus` of the class."""
 
     def fires(self, *names):
-        eventually(lambda: set(names) <= self.prometheus.firing(), 60, f"{names} firing")
+        eventually(lambda: set(names) <= self.prometheus.firing(), ALERT_PATIENCE_S, f"{names} firing")
 
     def resolves(self, *names):
-        eventually(lambda: not set(names) & self.prometheus.firing(), 60, f"{names} resolving")
+        eventually(lambda: not set(names) & self.prometheus.firing(), ALERT_PATIENCE_S, f"{names} resolving")

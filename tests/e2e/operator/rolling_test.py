@@ -72,6 +72,7 @@ class RollingRestart(unittest.TestCase):
                 done = load.done
                 eventually(lambda: load.done >= done + AFTER or load.failed, what=f"answers after {server.name}")
                 self.assertEqual(load.failed + long_load.failed, [], f"after {server.name}: {self.logs[server.name]}")
+            eventually(lambda: long_load.done > LONG_REQUESTS or long_load.failed, what="answers to long prompts")
         finally:
             load.stop()
             long_load.stop()

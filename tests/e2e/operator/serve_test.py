@@ -91,8 +91,10 @@ class Serve(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             trace, plot = pathlib.Path(folder) / "trace.jsonl", pathlib.Path(folder) / "plot.svg"
             output = pathlib.Path(folder) / "result.json"
-            rows = [{"timestamp": 100 * i, "input_length": 64 + 16, "output_length": 4, "hash_ids": [7, 8, 9, 10, 100 + i]} for i in range(10)]
-            rows.append({"timestamp": 900, "input_length": 16 * 200, "output_length": 4, "hash_ids": list(range(1000, 1200))})
+            # Others come when the first one has ended, whose blocks they find.
+            at = [0, *(6000 + 100 * i for i in range(1, 10))]
+            rows = [{"timestamp": at[i], "input_length": 64 + 16, "output_length": 4, "hash_ids": [7, 8, 9, 10, 100 + i]} for i in range(10)]
+            rows.append({"timestamp": 6900, "input_length": 16 * 200, "output_length": 4, "hash_ids": list(range(1000, 1200))})
             trace.write_text("".join(json.dumps(row) + "\n" for row in rows))
             got = self.serve(self.http, "--trace", trace, "--trace-longest", 1000, "--trace-speed", 2, "--plot", plot, "--output", output)
             self.assertEqual((got["completed"], got["total_input_tokens"], got["total_output_tokens"]), (10, 800, 40))

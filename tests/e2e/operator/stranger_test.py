@@ -165,7 +165,7 @@ class Strangers:
         self.assertEqual(self.watched.harm(), [])
         self.assertEqual(self.listening(), self.ports)
         self.assertEqual({server.name: spoiled(server) for server in self.cluster.servers()}, self.watched.spoiled)
-        eventually(lambda: not self.watched.left_over(), 30, f"descriptors and memory as before ({self.watched.left_over()})")
+        eventually(lambda: not self.watched.left_over(), 60, f"descriptors and memory as before ({self.watched.left_over()})")
         print(f"{self.id()}: {time.monotonic() - self.began:.1f} s, {self.load.done - self.done} answers as before", file=sys.stderr)
 
     def assert_says_nothing(self, port, received):
@@ -302,10 +302,10 @@ class Sealed(Strangers, unittest.TestCase):
         member = strangers.bearer(self.cluster_ca)
         for port in self.ports:
             if self.is_wire(port):
-                self.assertNotEqual(strangers.say(port, strangers.wire_hello(), member, WIRE, 5, len), b"", port)
+                self.assertNotEqual(strangers.say(port, strangers.wire_hello(), member, WIRE, 30, len), b"", port)
             elif self.is_private(port):
                 call = strangers.grpc_call("/grpc.health.v1.Health/Check", http2.grpc_message(b""))
-                self.assertTrue(strangers.answered(strangers.say(port, call, member, H2, 5, strangers.answered)), port)
+                self.assertTrue(strangers.answered(strangers.say(port, call, member, H2, 30, strangers.answered)), port)
 
 
 @unittest.skipIf(ROOT_ONLY, str(ROOT_ONLY))

@@ -32,10 +32,14 @@ class Top(unittest.TestCase):
         cls.cluster = Cluster(1, 1, router_flags=["--admin_listen=127.0.0.1:0", f"--keys_file={keys}"])
         cls.addClassCleanup(cls.cluster.stop)
         cls.admin = re.search(r"^admin=(\S+)", cls.cluster.router.ready.read_text(), re.M).group(1)
-        for tenant in TENANTS:  # one that computes it, then one that finds it
-            for _ in range(2):
-                cls.ask(tenant, "/v1/completions", {"model": "tiny", "prompt": WORDS[tenant] * 40, "max_tokens": 2})
-        eventually(lambda: len(cls.picture()["prefixes"]) == len(TENANTS), 10, "both tenants' prefixes")
+        eventually(cls.finds_prefixes, what="both tenants' prefixes")
+
+    @classmethod
+    def finds_prefixes(cls):
+        """One request computes a prefix, and one that comes when that has ended finds it."""
+        for tenant in TENANTS:
+            cls.ask(tenant, "/v1/completions", {"model": "tiny", "prompt": WORDS[tenant] * 40, "max_tokens": 2})
+        return len(cls.picture()["prefixes"]) == len(TENANTS)
 
     @classmethod
     def ask(cls, tenant, path, body=None):

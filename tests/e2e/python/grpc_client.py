@@ -112,9 +112,9 @@ def messages_of_errors_are_utf_8(client):
 @check
 def deadlines_pass(client):
     begin = time.monotonic()
-    error = error_of(lambda: list(client.stub.Generate(client.request(1900), timeout=0.3)))
+    error = error_of(lambda: list(client.stub.Generate(client.request(1900), timeout=0.1)))
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED, error
-    assert time.monotonic() - begin < 10
+    assert time.monotonic() - begin < 30
 
 
 @check

@@ -164,12 +164,13 @@ TEST_F(KvSenderTest, MismatchesAreNamedAndFinal) {
 }
 
 TEST_F(KvSenderTest, BrokenLanesAreOpenedAgain) {
-  hub_.SetDelay(std::chrono::milliseconds(20));
+  hub_.SetDelay(std::chrono::minutes(1));  // Nothing lands on the lane that breaks.
   Handoff& handoff = NewHandoff({1, 0, 1}, 400);
   ASSERT_TRUE(Expect(handoff).ok());
   Start(handoff);
   Compute(handoff, 100);
-  while (sender_->staging_used() == 0) std::this_thread::yield();
+  while (receiver_->load().staging_used == 0) std::this_thread::yield();
+  hub_.SetDelay({});
   hub_.BreakLanes(target_wire_->address());
   ASSERT_TRUE(handoff.sent.Wait().status.ok()) << handoff.sent.Wait().status;
   EXPECT_TRUE(KvIsRight(target_->view(), handoff.received.Wait().kv.blocks, 1));

@@ -20,7 +20,7 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kBlocks = 64;
-constexpr auto kPatience = std::chrono::seconds(20);
+constexpr auto kPatience = std::chrono::seconds(60);
 
 // Blocks of 64 KiB: four layers of four system pages.
 KvLayout Layout() { return {.layers = 4, .kv_heads = 4, .head_dim = 64}; }

@@ -74,6 +74,7 @@ TEST(PrefixIndexThreads, AChangeIsSeenBeforeOrAfterAndNeverHalf) {
   };
   std::vector<std::thread> readers;
   for (uint64_t i = 0; i < 2; ++i) readers.emplace_back(read, i);
+  while (lookups == 0) std::this_thread::yield();  // or all may have changed before they begin
   std::vector<std::thread> writers;
   for (uint32_t worker = 1; worker <= 3; ++worker) {
     writers.emplace_back([&, worker] { Churn(index, worker, paths, 1500); });

@@ -314,16 +314,18 @@ TEST_F(KubeScalerTest, ADeploymentThatIsRefusedDoesNotKeepTheOtherFromItsChange)
 TEST_F(KubeScalerTest, AThrottledClientWaitsAsLongAsItIsAskedTo) {
   const auto scaler = Start("a");
   ASSERT_TRUE(Leads(*scaler));
+  const TimePoint start = clock_.Now();
   server_->retry_after_s = 1;
   server_->refuse_with = 429;
   ASSERT_TRUE(WaitUntil([&] { return Errors(metrics_.lease_errors) >= 1; }));
   const int before = server_->calls();
-  const TimePoint start = clock_.Now();
-  server_->refuse_with = 0;
-  scaler->Want({5, 3});
-  ASSERT_TRUE(Has("p", 5));
+  ASSERT_TRUE(WaitUntil([&] { return Errors(metrics_.lease_errors) >= 2; }));
   EXPECT_GE(clock_.Now() - start, 500ms);  // not after 50 ms, as otherwise
   EXPECT_LE(server_->calls() - before, 8);
+  server_->refuse_with = 0;
+  ASSERT_TRUE(Leads(*scaler));
+  scaler->Want({5, 3});
+  EXPECT_TRUE(Has("p", 5));
 }
 
 TEST_F(KubeScalerTest, ARenewedTokenIsReadAgain) {

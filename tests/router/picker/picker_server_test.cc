@@ -199,7 +199,8 @@ TEST_F(PickerServerTest, WithoutAReadyPairTheAnswerIs503AndHealthSaysSo) {
   EXPECT_EQ(StatusOf(answer), 503);
   EXPECT_THAT(answer.immediate_response().body(), HasSubstr("no_ready_worker"));
   EXPECT_TRUE(WaitUntil([&] { return Health("readiness") == 2; }));
-  EXPECT_EQ(Health("envoy.service.ext_proc.v3.ExternalProcessor"), 2);
+  EXPECT_TRUE(
+      WaitUntil([&] { return Health("envoy.service.ext_proc.v3.ExternalProcessor") == 2; }));
   EXPECT_EQ(Health("liveness"), 1);
 }
 
@@ -318,15 +319,14 @@ TEST_F(PickerPortTest, AGatewayThatEndsWithinARequestGetsAnError) {
 }
 
 TEST_F(PickerPortTest, AResponseMayTakeLongerThanARequest) {
-  auto server = Start({.body_wait = 50ms});
+  auto server = Start({.body_wait = 2s});
   Gateway answered(server->endpoint());
   ext_proc::ProcessingRequest head = HeadOf({});
   head.mutable_request_headers()->set_end_of_stream(true);
   answered.Send(head);
   EXPECT_EQ(NamedBy(answered.Read()), "127.0.0.1:8000");
   Gateway silent(server->endpoint());
-  ASSERT_TRUE(WaitUntil([&] { return metrics_.streams.Value() == 2; }));
-  ASSERT_TRUE(WaitUntil([&] { return metrics_.streams.Value() == 1; }));  // the silent one is gone
+  EXPECT_EQ(silent.Status().error_code(), grpc::StatusCode::CANCELLED);
   ext_proc::ProcessingRequest response;
   response.mutable_response_headers();
   answered.Send(response);
@@ -334,7 +334,7 @@ TEST_F(PickerPortTest, AResponseMayTakeLongerThanARequest) {
 }
 
 TEST_F(PickerPortTest, AStreamThatStaysOpenIsCancelledAtItsLimit) {
-  auto server = Start({.stream_max = 50ms});
+  auto server = Start({.stream_max = 1s});
   Gateway gateway(server->endpoint());
   gateway.Send(HeadOf({}));
   gateway.Send(BodyOf("{}", true));
@@ -366,8 +366,8 @@ TEST_F(PickerPortTest, AFullQueueOfDecisionsRefuses) {
       ++answered;
     });
   }
-  EXPECT_TRUE(WaitUntil([&] { return refused == 1; }));
-  EXPECT_EQ(answered, 1);
+  EXPECT_TRUE(WaitUntil([&] { return answered == 1; }));
+  EXPECT_EQ(refused, 1);
   rule_.hold = false;
   for (std::thread& reader : readers) reader.join();
   EXPECT_EQ(refused, 1);

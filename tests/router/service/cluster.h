@@ -68,7 +68,7 @@ class Call {
  public:
   Call(v1::Inference::Stub& stub, const v1::GenerateRequest& request,
        std::chrono::system_clock::time_point deadline = std::chrono::system_clock::now() +
-                                                        std::chrono::seconds(30));
+                                                        std::chrono::seconds(120));
 
   // Until choice 0 has this many bytes of text. False when the stream ended before.
   bool ReadText(size_t bytes);

@@ -50,7 +50,7 @@ TEST(RouterFailure, ADecodeWorkerMayDieBehindAnyToken) {
   constexpr uint32_t kTokens = 60;
   for (const uint32_t at : {1u, 2u, 31u, kTokens - 1}) {
     SCOPED_TRACE(at);
-    Cluster cluster({.prefill = 1, .decode = 2});
+    Cluster cluster({.prefill = 1, .decode = 2, .stale_after = 60s});
     ASSERT_TRUE(cluster.WaitForReady());
     for (auto& worker : cluster.decode) worker->HoldAt(at);
     Call call(*cluster.stub, WithTiming(Request(kTokens)));
@@ -64,7 +64,7 @@ TEST(RouterFailure, ADecodeWorkerMayDieBehindAnyToken) {
     const auto killed = std::chrono::steady_clock::now();
     victim.Kill();
     ASSERT_TRUE(call.ReadText(at + 1));
-    EXPECT_LT(std::chrono::steady_clock::now() - killed, 2s);
+    EXPECT_LT(std::chrono::steady_clock::now() - killed, 30s) << "not when it has been silent";
     const Answer& answer = call.ReadAll();
     ASSERT_TRUE(answer.status.ok()) << answer.status.error_message();
     EXPECT_EQ(answer.text.at(0), ExpectedAnswer(0, kTokens));
@@ -125,7 +125,7 @@ TEST(RouterFailure, RetryableCodesPlanAgainOthersEndTheRequest) {
 }
 
 TEST(RouterFailure, AWorkerThatHangsIsLeftOnceItHasBeenSilent) {
-  Cluster cluster({.prefill = 1, .decode = 2, .stale_after = 400ms});
+  Cluster cluster({.prefill = 1, .decode = 2, .stale_after = 2s});
   ASSERT_TRUE(cluster.WaitForReady());
   for (auto& worker : cluster.decode) worker->HoldAt(10);
   Call call(*cluster.stub, WithTiming(Request(60)));

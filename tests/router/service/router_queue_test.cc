@@ -88,7 +88,7 @@ TEST_F(RouterQueueTest, ADrainingRouterCancelsWhoStillWaits) {
 
 class ShortQueueTest : public RouterQueueTest {
  protected:
-  ShortQueueTest() : RouterQueueTest({.queue_wait = 300ms, .queued_max = 2}) {}
+  ShortQueueTest() : RouterQueueTest({.queue_wait = 3s, .queued_max = 2}) {}
 };
 
 TEST_F(ShortQueueTest, PatienceAndLengthAreBounded) {

@@ -309,7 +309,7 @@ TEST(RouterService, CutsOffAClientThatDoesNotRead) {
   request.mutable_sampling()->set_n(16);
   request.mutable_output()->set_top_logprobs(20);  // 8 MB, more than any window
   Call call(*cluster.stub, request);
-  EXPECT_TRUE(WaitUntil([&] { return cluster.router->open_requests() == 1; }));
+  EXPECT_TRUE(WaitUntil([&] { return cluster.decode[0]->calls() >= 1; }));
   EXPECT_TRUE(WaitUntil([&] { return cluster.router->open_requests() == 0; }));
   EXPECT_EQ(call.ReadAll().status.error_code(), grpc::StatusCode::CANCELLED);
 }
@@ -395,6 +395,9 @@ TEST(RouterPrefixes, APromptGoesToTheWorkerThatSaysItHasIt) {
   }));
   // With the worker its blocks go.
   cluster.prefill[2]->Kill();
+  ASSERT_TRUE(WaitUntil([&] {
+    return cluster.router->fleet().table().Counts()[{"prefill", "ready"}] == 2;
+  }));
   EXPECT_NE(ExplanationOf(cluster, prompt).candidates(0).prefill_worker(), "prefill-2");
 }
 

@@ -108,10 +108,14 @@ TEST_F(GrammarHostTest, CompilesEachGrammarOnce) {
 TEST_F(GrammarHostTest, MeasuresMasksAndThoseThatAreLate) {
   const auto source = Prepare(*ChoiceGrammar({"a", "b"}));
   ASSERT_TRUE(source.ok()) << source.status();
-  // Asked for at once, so that most are not ready.
-  for (int i = 0; i < 100; ++i) EXPECT_TRUE((*source)->Open()->Allowed().ok());
-  EXPECT_EQ(Family("penstock_grammar_mask_seconds").histogram.sample_count, 100u);
-  EXPECT_GT(Family("penstock_grammar_masks_late_total").counter.value, 0);
+  // Asked for at once, so that most are not ready; on a busy machine it may take more than 100.
+  const auto late = [&] { return Family("penstock_grammar_masks_late_total").counter.value; };
+  uint64_t asked = 0;
+  for (; asked < 100 || (asked < 10'000 && late() == 0); ++asked) {
+    EXPECT_TRUE((*source)->Open()->Allowed().ok());
+  }
+  EXPECT_EQ(Family("penstock_grammar_mask_seconds").histogram.sample_count, asked);
+  EXPECT_GT(late(), 0);
 }
 
 TEST_F(GrammarHostTest, RefusesUnsatisfiableGrammars) {

@@ -50,7 +50,7 @@ TEST(HandoffServiceTest, APeerThatAsksAndDoesNotReadIsDropped) {
   context.TryCancel();
   EXPECT_EQ(stream->Finish().error_code(), grpc::StatusCode::CANCELLED);
   EXPECT_TRUE(WaitUntil([&] { return failed.load(); }));
-  EXPECT_EQ(pool->blocks_reserved(), 0);
+  EXPECT_TRUE(WaitUntil([&] { return pool->blocks_reserved() == 0; }));
 }
 
 }  // namespace
