@@ -6,13 +6,12 @@ import http.client
 import json
 import os
 import pathlib
-import socket
 import subprocess
 import sys
 import tempfile
 import unittest
 
-from operations import BIN, PATIENCE_S, ROOT, Cluster, Server, eventually, free_port, samples, scrape
+from operations import BIN, PATIENCE_S, ROOT, Cluster, Server, eventually, free_port, samples, scrape, streams_while_it_runs
 
 VENV = BIN.parent / "openai-venv"
 
@@ -430,20 +429,9 @@ class ThroughEnvoy(unittest.TestCase):
             self.assertEqual("".join(json.loads(event)["choices"][0]["text"] for event in events[:-1]), text)
 
     def test_tokens_come_one_by_one(self):
-        running = lambda: sum(row["running"] for row in self.cluster.top().values())
-
-        def comes_while_it_runs(envoy):  # on a busy machine an answer may end before anybody looks
+        def comes_while_it_runs(envoy):
             connection = http.client.HTTPConnection(envoy.address, timeout=PATIENCE_S)
-            connection.request("POST", "/v1/completions", json.dumps({**COMPLETION, "max_tokens": 1900, "stream": True}),
-                               {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            self.assertTrue(answer.readline().startswith(b"data: "))
-            runs = running() > 0
-            connection.sock.shutdown(socket.SHUT_RDWR)
-            answer.close()
-            connection.close()
-            eventually(lambda: running() == 0, what="the end of an answer that nobody waits for")
-            return runs
+            return streams_while_it_runs(self.cluster, connection, {**COMPLETION, "max_tokens": 1900})
 
         for envoy in self.each():
             eventually(lambda envoy=envoy: comes_while_it_runs(envoy), what="a first token before the whole answer is there")

@@ -205,3 +205,19 @@ class StoppedThread:
 
     def __exit__(self, *unused):
         self.call(self.DETACH)
+
+
+def streams_while_it_runs(cluster, connection, body):
+    """Whether the cluster still computes a streamed completion when its first token has come here; then leaves, and waits
+    until the cluster has noticed. A long answer may have ended before, on a busy machine, so callers ask again."""
+    running = lambda: sum(row["running"] for row in cluster.top().values())
+    connection.request("POST", "/v1/completions", json.dumps({**body, "stream": True}), {"Content-Type": "application/json"})
+    answer = connection.getresponse()
+    first = answer.readline()
+    assert first.startswith(b"data: "), first
+    runs = running() > 0
+    connection.sock.shutdown(socket.SHUT_RDWR)
+    answer.close()
+    connection.close()
+    eventually(lambda: running() == 0, what="the end of an answer that nobody waits for")
+    return runs

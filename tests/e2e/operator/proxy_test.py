@@ -17,7 +17,7 @@ import unittest
 
 import http2
 from attacks import AttackTest, flood, resets, send_headers_without_end
-from operations import PATIENCE_S, ROOT, Cluster, eventually, free_port, resident_mib
+from operations import PATIENCE_S, ROOT, Cluster, eventually, free_port, resident_mib, streams_while_it_runs
 
 
 class Proxy:
@@ -100,21 +100,8 @@ class Behind(AttackTest):
             self.assertEqual("".join(json.loads(line).get("text", "") for line in said.stdout.splitlines()), text, reach)
 
     def test_tokens_come_one_by_one_and_who_leaves_is_noticed(self):
-        running = lambda: sum(row["running"] for row in self.cluster.top().values())
-
-        def comes_while_it_runs():  # on a busy machine an answer may end before anybody looks
-            connection = self.proxy.connect()
-            connection.request("POST", "/v1/completions", json.dumps(
-                {"model": "tiny", "prompt": "Once", "max_tokens": 1900, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            self.assertTrue(answer.readline().startswith(b"data: "))
-            runs = running() > 0
-            connection.sock.shutdown(socket.SHUT_RDWR)
-            answer.close()
-            connection.close()
-            eventually(lambda: running() == 0, what="the end of an answer that nobody waits for")
-            return runs
-        eventually(comes_while_it_runs, what="a first token before the whole answer is there")
+        body = {"model": "tiny", "prompt": "Once", "max_tokens": 1900, "ignore_eos": True}
+        eventually(lambda: streams_while_it_runs(self.cluster, self.proxy.connect(), body), what="a first token before the whole answer is there")
 
     def test_nothing_but_the_api_is_behind_it(self):
         for path in ("/", "/cluster", "/page.js", "/metrics"):
