@@ -70,5 +70,6 @@ add_library(penstock_cuda_prefill_emulated STATIC EXCLUDE_FROM_ALL library/prefi
             ${emulator}/emulated_prefill.cc)
 target_link_libraries(penstock_cuda_prefill_emulated PUBLIC penstock_cuda_emulated)
 target_compile_options(penstock_cuda_prefill_emulated PRIVATE -ffp-contract=off)
+penstock_optimise_sanitized(penstock_cuda_prefill_emulated)
 add_library(penstock_library_emulated STATIC EXCLUDE_FROM_ALL library/gemm_plan.cc library/tile_check.cc)
 target_link_libraries(penstock_library_emulated PUBLIC penstock_cuda_prefill_emulated)
