@@ -400,7 +400,7 @@ FakeNccl::FakeNccl(const std::string& library) {
 }
 
 void FakeNccl::ExpectClean() const {
-  // Whoever closes a lane waits for NCCL for a limited time, and its thread then does the rest.
+  // Close waits for NCCL for a limited time only. A thread of the lane may close the rest later.
   EXPECT_TRUE(WaitUntil([&] { return Open() == 0; })) << Open();
   EXPECT_EQ(Violations(), "");
 }

@@ -95,7 +95,7 @@ TEST_F(DecodeBeamsTest, AreSplitOverSmallBatches) {
 
 TEST_F(DecodeBeamsTest, GoOnExactlyWhenPreempted) {
   Make(100, 4000, /*batch=*/30);
-  // Whether one has to leave depends on when others arrive.
+  // A search is preempted only if enough others arrive while it runs.
   for (int round = 0; round < 20 && engine_->preemptions() == 0; ++round) {
     std::vector<TestSession> sessions = Searches(80, 100, 150);
     for (TestSession& session : sessions) source_->Add(session);

@@ -344,8 +344,8 @@ class DecodeEngineTest : public ::testing::Test {
     if (starts_with_all_) engine_->Start();
     for (TestSession& session : sessions) ExpectExact(session);
   }
-  // Whether a session has to leave depends on when others arrive, so they come until more than
-  // `preemptions` have left.
+  // Serves rounds of sessions until there were more than `preemptions`. A session is preempted only
+  // if enough others arrive while it runs.
   void ServeUntilPreempted(int64_t preemptions,
                            const std::function<std::vector<TestSession>()>& make) {
     for (int round = 0; round < 20 && engine_->preemptions() <= preemptions; ++round) {

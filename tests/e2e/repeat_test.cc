@@ -84,7 +84,7 @@ TEST_F(Repeat, OfAPrefillThatIsInWorkReachesNothingOfIt) {
   for (uint32_t caller = 0; caller < kCallers; ++caller) {
     callers.emplace_back([&, caller] {
       std::mt19937 random(caller);
-      // Where the machine is slow, clients stay longer until two have met.
+      // On a slow machine no two calls may meet. Then clients stay longer.
       for (int i = 0; i < kCallsEach || (refused == 0 && i < 2 * kCallsEach); ++i) {
         const uint32_t longest = i < kCallsEach ? 6000u : 200'000u;
         const auto stay = microseconds(random() % longest);  // a client leaves at any time

@@ -53,7 +53,7 @@ uint32_t FloatToE4m3(float x) {
 
 namespace {
 
-// What mma.m16n8k16 multiplies and adds to, by row and column.
+// The operands and the sums of one mma.m16n8k16, by row and column.
 struct MmaTile {
   uint16_t a[16 * 16], b[16 * 8];  // bf16 or f16
   float sums[16][8];

@@ -23,8 +23,8 @@
 namespace penstock::cuda::emulator {
 namespace {
 
-// Stacks lie next to each other. No power of two is their size, because the frames of all threads
-// would then share a few sets of the processor's cache.
+// Stacks lie next to each other. Their size is not a power of two: the frames of all threads would
+// then share a few sets of the processor's cache.
 #ifdef PENSTOCK_ASAN
 constexpr size_t kStackBytes = (256 << 10) - 2240;  // its frames are large
 #else
@@ -55,8 +55,16 @@ class Stacks {
     PENSTOCK_CHECK(region != nullptr);
     madvise(region, kRegionBytes, MADV_HUGEPAGE);  // advice: without huge pages it is slower
     regions_.emplace_back(region);
-    for (size_t at = 0; at + kStackBytes <= kRegionBytes; at += kStackBytes)
+    for (size_t at = 0; at + kStackBytes <= kRegionBytes; at += kStackBytes) {
+      Guard(region + at);
       spare_.push_back(region + at);
+    }
+  }
+  // An overflow would write to the frames of the stack below; AddressSanitizer reports it instead.
+  static void Guard([[maybe_unused]] char* stack) {
+#ifdef PENSTOCK_ASAN
+    __asan_poison_memory_region(stack, 1024);
+#endif
   }
 
   std::vector<std::unique_ptr<char, Free>> regions_;
