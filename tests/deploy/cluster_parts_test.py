@@ -205,7 +205,7 @@ class Parts(Base):
 
     def test_the_end_of_a_pod_is_sigterm_grace_sigkill(self):
         hook = {"preStop": {"sleep": {"seconds": 1}}}
-        cases = {"1": (5, 0, 2, 4.9), "deaf": (3, 1, 2.9, 9)}
+        cases = {"1": (5, 0, 2, 3.5), "deaf": (3, 1, 2.9, 4.5)}
         self.cluster.apply([deployment(1, web_pod({"app": leave}, leave, grace_s, lifecycle=hook), f"web-{leave}")
                             for leave, (grace_s, *_) in cases.items()])
         pods = {leave: self.await_ready(1, leave)[0] for leave in cases}

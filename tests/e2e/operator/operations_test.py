@@ -499,7 +499,7 @@ class Liveness(unittest.TestCase):
             with StoppedThread(victim.engine_thread()):
                 if name.startswith("prefill"):  # it is too quick to be met at work: its work waits for it
                     answers = pool.submit(cluster.generate_many, 8, 16, 8)
-                eventually(lambda: not cluster.healthy(victim, "live"), 30, "red health")
+                eventually(lambda: not cluster.healthy(victim, "live"), 10, "red health")
                 said = self.says_unhealthy(victim)
                 name = f"thread=engine-{victim.name.split('-')[0]}"
                 eventually(lambda: f"event=engine_stack {name}" in victim.log.read_text(), what="a line about its stack")
