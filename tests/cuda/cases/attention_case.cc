@@ -6,6 +6,7 @@
 
 #include "kernels/cuda/angle_order.h"
 #include "kernels/cuda/attention.h"
+#include "tests/cuda/cases/attention_arrays.h"
 #include "tests/kernels/kv_row_oracle.h"
 
 namespace penstock::cuda {
@@ -72,23 +73,6 @@ struct Centre {
 // From far below the scores of a row to far above them.
 float SinkOf(int head) { return -4.0f + 1.75f * static_cast<float>(head % 8); }
 
-struct Sums {
-  double error = 0, reference = 0, worst = 0;
-  int64_t count = 0;
-
-  void Add(double got, double want) {
-    error += (got - want) * (got - want);
-    reference += want * want;
-    // NaN is the worst of all.
-    if (!(std::fabs(got - want) <= worst)) worst = std::fabs(got - want);
-    ++count;
-  }
-  Deviation Result() const {
-    return {.relative = std::sqrt(error / reference),
-            .worst = std::isnan(error) ? error : worst / std::sqrt(reference / count)};
-  }
-};
-
 // The keys and values of a case, of which those in bf16 are others, so that a kernel that reads a
 // token in the wrong form gives a wrong answer. They are there from the span of the first query on.
 struct CasePools {
@@ -127,7 +111,7 @@ struct CasePools {
 // One query at `position` of a sequence. `centre` gives the score of a token's mean.
 template <class Centred>
 void Compare(const AttentionCase& c, const CasePools& kv, int sequence, int position, int head,
-             const Bf16* query, const Centred& centre, const uint16_t* got, Sums& sums) {
+             const Bf16* query, const Centred& centre, const uint16_t* got, DeviationSums& sums) {
   const int dim = c.kv.head_dim, kv_head = head / c.group;
   const int first = c.window > 0 ? std::max(0, position + 1 - c.window) : 0;
   std::vector<double> weights(position + 1), wanted(dim);
@@ -209,15 +193,12 @@ AttentionResult RunAttention(const AttentionCase& c) {
   plan.wide.push_back({});  // padding
   plan.narrow.push_back({});
   plan.items.push_back({});
-  const DeviceArray<AttentionSequence> device_sequences(sequences);
-  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
-  const DeviceArray<SplitItem> items(plan.items);
+  const AttentionArrays arrays(sequences, plan,
+                               WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim),
+                               NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim));
   std::vector<float> sinks;
   for (int head = 0; head < q.heads; ++head) sinks.push_back(SinkOf(head));
   const DeviceArray<float> device_sinks(sinks);
-  const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim) /
-                                        sizeof(float)),
-      narrow_scratch(NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim) / sizeof(float));
   AttentionParams params{.queries = q.device->data(),
                          .query_stride = q.width,
                          .output = q.output->data(),
@@ -225,17 +206,12 @@ AttentionResult RunAttention(const AttentionCase& c) {
                          .kv = kv.planes,
                          .tables = kv.tables->data(),
                          .table_stride = kv.table_stride,
-                         .sequences = device_sequences.data(),
-                         .wide = wide.data(),
-                         .narrow = narrow.data(),
-                         .items = items.data(),
-                         .wide_scratch = wide_scratch.data(),
-                         .narrow_scratch = narrow_scratch.data(),
                          .group = c.group,
                          .window = c.window,
                          .scale_log2 = kLog2E * (c.cap > 0 ? c.cap : Scale(q.dim)),
                          .cap_factor = c.cap > 0 ? 2 * kLog2E * Scale(q.dim) / c.cap : 0,
                          .sinks = c.sinks ? device_sinks.data() : nullptr};
+  arrays.SetIn(params);
   if (c.span > 0) {
     params.span = c.span;
     params.recent = pools.recent->planes;
@@ -251,7 +227,7 @@ AttentionResult RunAttention(const AttentionCase& c) {
   ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};
   if (!c.oracle) return result;
-  Sums sums;
+  DeviationSums sums;
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (int r = 0; r < sequences[s].rows; ++r) {
       for (int h = 0; h < q.heads; ++h) {

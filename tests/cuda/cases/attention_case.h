@@ -3,15 +3,10 @@
 #include <cstdint>
 #include <vector>
 
+#include "tests/cuda/cases/deviation.h"
 #include "tests/cuda/cases/kv_pool_case.h"
 
 namespace penstock::cuda {
-
-// How far an answer is from a double-precision oracle on the same stored values.
-struct Deviation {
-  double relative = 0;  // root of the mean square, of the oracle's
-  double worst = 0;     // of one element, of the oracle's root mean square
-};
 
 enum class AttentionTiles { kPlanned, kWide, kNarrow };
 

@@ -8,7 +8,7 @@
 #include <random>
 
 #include "kernels/cuda/latents/latents.h"
-#include "tests/cuda/cases/device_array.h"
+#include "tests/cuda/cases/attention_arrays.h"
 
 namespace penstock::cuda {
 namespace {
@@ -89,23 +89,6 @@ AttentionPlan PlanOf(const LatentCase& c, const std::vector<AttentionSequence>& 
   return PlanAttention(sequences, c.heads, tiles);
 }
 
-struct Sums {
-  double error = 0, reference = 0, worst = 0;
-  int64_t count = 0;
-
-  void Add(double got, double want) {
-    error += (got - want) * (got - want);
-    reference += want * want;
-    if (!(std::fabs(got - want) <= worst)) worst = std::fabs(got - want);  // NaN is the worst
-    ++count;
-  }
-  Deviation Result() const {
-    return {.relative = std::sqrt(error / reference),
-            .worst = std::isnan(error) ? error
-                                       : worst / std::sqrt(reference / static_cast<double>(count))};
-  }
-};
-
 // The query of a row and head: what meets latents, and what meets keys.
 struct Query {
   const Bf16* plain;
@@ -114,7 +97,7 @@ struct Query {
 };
 
 void Compare(const std::vector<Bf16>& latents, int position, const Query& query,
-             const uint16_t* got, Sums& sums) {
+             const uint16_t* got, DeviationSums& sums) {
   std::vector<double> weights(static_cast<size_t>(position) + 1), want(kLatentRank);
   double top = -std::numeric_limits<double>::infinity(), total = 0;
   for (int t = 0; t <= position; ++t) {
@@ -244,35 +227,28 @@ AttentionResult RunLatentAttention(const LatentCase& c) {
   plan.wide.push_back({});  // padding
   plan.narrow.push_back({});
   plan.items.push_back({});
-  const DeviceArray<AttentionSequence> device_sequences(sequences);
-  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
-  const DeviceArray<SplitItem> items(plan.items);
-  const DeviceArray<float> scratch(NarrowScratchBytes(plan.shares + 1, 1, kLatentRank) /
-                                   sizeof(float));
+  const AttentionArrays arrays(sequences, plan, 0,
+                               NarrowScratchBytes(plan.shares + 1, 1, kLatentRank));
   const DeviceArray<Bf16> queries(plain), keys(rotated), output(plain.size());
   const int64_t width = int64_t{c.heads} * kLatentRank;
-  LatentAttention({.attention = {.queries = queries.data(),
-                                 .query_stride = width,
-                                 .output = output.data(),
-                                 .output_stride = width,
-                                 .kv = pool.planes,
-                                 .tables = pool.tables->data(),
-                                 .table_stride = pool.table_stride,
-                                 .sequences = device_sequences.data(),
-                                 .wide = wide.data(),
-                                 .narrow = narrow.data(),
-                                 .items = items.data(),
-                                 .narrow_scratch = scratch.data(),
-                                 .group = c.heads,
-                                 .scale_log2 = kLog2E * kScale},
-                   .rotated = keys.data() + kPlainDims,
-                   .rotated_stride = int64_t{c.heads} * kQueryDims,
-                   .rotated_step = kQueryDims},
-                  plan.counts(), nullptr);
+  LatentAttentionParams params{.attention = {.queries = queries.data(),
+                                             .query_stride = width,
+                                             .output = output.data(),
+                                             .output_stride = width,
+                                             .kv = pool.planes,
+                                             .tables = pool.tables->data(),
+                                             .table_stride = pool.table_stride,
+                                             .group = c.heads,
+                                             .scale_log2 = kLog2E * kScale},
+                               .rotated = keys.data() + kPlainDims,
+                               .rotated_stride = int64_t{c.heads} * kQueryDims,
+                               .rotated_step = kQueryDims};
+  arrays.SetIn(params.attention);
+  LatentAttention(params, plan.counts(), nullptr);
   ExpectNoDeviceError("LatentAttention");
   AttentionResult result{.bits = BitsOf(output)};
   if (!c.oracle) return result;
-  Sums sums;
+  DeviationSums sums;
   for (size_t s = 0; s < sequences.size(); ++s) {
     for (int32_t r = 0; r < sequences[s].rows; ++r) {
       for (int32_t h = 0; h < c.heads; ++h) {

@@ -10,6 +10,7 @@
 #include "kernels/cuda/quantised_gemm.h"
 #include "kernels/cuda/sample.h"
 #include "kernels/cuda/slabs.h"
+#include "tests/cuda/cases/attention_arrays.h"
 #include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/cases/kv_codec_case.h"
 #include "tests/cuda/cases/kv_pool_case.h"
@@ -73,11 +74,8 @@ double AttentionUs(const AttentionBench& bench, int rows, int length) {
     sequences.push_back({.first_row = i * rows, .rows = rows, .position = length - rows});
   }
   const AttentionPlan plan = PlanAttention(sequences, 4);
-  const DeviceArray<AttentionSequence> device_sequences(sequences);
-  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
-  const DeviceArray<SplitItem> items(plan.items);
-  const DeviceArray<float> wide_scratch(WideScratchBytes(plan.wide.size(), 8, bench.kDim) / 4),
-      narrow_scratch(NarrowScratchBytes(plan.shares, 8, bench.kDim) / 4);
+  const AttentionArrays arrays(sequences, plan, WideScratchBytes(plan.wide.size(), 8, bench.kDim),
+                               NarrowScratchBytes(plan.shares, 8, bench.kDim));
   const RandomMemory queries(size_t{2} * bench.sequences * rows * bench.kWidth);
   const DeviceArray<Bf16> output(size_t{1} * bench.sequences * rows * bench.kWidth);
   AttentionParams params{.queries = queries.bf16(),
@@ -87,14 +85,9 @@ double AttentionUs(const AttentionBench& bench, int rows, int length) {
                          .kv = bench.planes,
                          .tables = bench.tables.data(),
                          .table_stride = bench.pages,
-                         .sequences = device_sequences.data(),
-                         .wide = wide.data(),
-                         .narrow = narrow.data(),
-                         .items = items.data(),
-                         .wide_scratch = wide_scratch.data(),
-                         .narrow_scratch = narrow_scratch.data(),
                          .group = 4,
                          .scale_log2 = 0.1275f};
+  arrays.SetIn(params);
   if (bench.span > 0) {
     params.span = bench.span;
     params.recent = bench.recent->planes;

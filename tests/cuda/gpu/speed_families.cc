@@ -5,6 +5,7 @@
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/latents/latents.h"
 #include "kernels/cuda/selection/selection.h"
+#include "tests/cuda/cases/attention_arrays.h"
 #include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
@@ -35,33 +36,27 @@ double LatentUs(int heads, int batch, int rows, int length) {
                         .page_log2 = 4};
   const RandomMemory pool(static_cast<size_t>(planes.block_stride) * blocks.size());
   const DeviceArray<uint32_t> tables(blocks);
-  const DeviceArray<AttentionSequence> device_sequences(sequences);
-  const DeviceArray<AttentionTile> wide(plan.wide), narrow(plan.narrow);
-  const DeviceArray<SplitItem> items(plan.items);
-  const DeviceArray<float> scratch(NarrowScratchBytes(plan.shares + 1, 1, kLatentRank) / 4);
+  const AttentionArrays arrays(sequences, plan, 0,
+                               NarrowScratchBytes(plan.shares + 1, 1, kLatentRank));
   const int64_t width = int64_t{heads} * kLatentRank;
   const size_t all = size_t{1} * batch * rows;
   const RandomMemory queries(2 * all * width), rotated(2 * all * heads * kQueryDims);
   const DeviceArray<Bf16> output(all * width);
   KvPlanes kv = planes;
   kv.layer = pool.data();
-  const LatentAttentionParams params{.attention = {.queries = queries.bf16(),
-                                                   .query_stride = width,
-                                                   .output = output.data(),
-                                                   .output_stride = width,
-                                                   .kv = kv,
-                                                   .tables = tables.data(),
-                                                   .table_stride = pages,
-                                                   .sequences = device_sequences.data(),
-                                                   .wide = wide.data(),
-                                                   .narrow = narrow.data(),
-                                                   .items = items.data(),
-                                                   .narrow_scratch = scratch.data(),
-                                                   .group = heads,
-                                                   .scale_log2 = 0.1f},
-                                     .rotated = rotated.bf16() + 128,
-                                     .rotated_stride = int64_t{heads} * kQueryDims,
-                                     .rotated_step = kQueryDims};
+  LatentAttentionParams params{.attention = {.queries = queries.bf16(),
+                                             .query_stride = width,
+                                             .output = output.data(),
+                                             .output_stride = width,
+                                             .kv = kv,
+                                             .tables = tables.data(),
+                                             .table_stride = pages,
+                                             .group = heads,
+                                             .scale_log2 = 0.1f},
+                               .rotated = rotated.bf16() + 128,
+                               .rotated_stride = int64_t{heads} * kQueryDims,
+                               .rotated_step = kQueryDims};
+  arrays.SetIn(params.attention);
   return MedianUs([&] { LatentAttention(params, plan.counts(), nullptr); });
 }
 
