@@ -9,10 +9,10 @@ namespace penstock::cuda {
 // model/sampler/token_mass.h).
 struct SampleRow {
   int32_t logits_row = -1;  // negative: padding, nothing is drawn
-  double steepness = 0;     // Softmax::At(max, temperature).steepness; 0: greedy
+  float steepness = 0;      // Softmax::At(max, temperature).steepness; 0: greedy
   int32_t top_k = 0;        // 0: off
   int64_t top_p = -1;       // in units of 2^-32, rounded down, below 2^32; negative: off
-  double min_p_steps = -1;  // steps below the most likely token; negative: off
+  float min_p_steps = -1;   // steps below the most likely token; negative: off
   uint64_t random = 0;
   int32_t barred = 0;  // tokens that are not drawn: the first entries of barred_ids
   uint32_t barred_ids[8] = {};
@@ -35,8 +35,8 @@ struct SampleParams {
 
 size_t SampleScratchBytes(int draws);
 
-// Draws the token that TokenDraw picks for the same logits, bit for bit: all sums are of integers.
-// The id is 0 if no logit is above -infinity.
+// Draws the token that TokenDraw picks for the same logits, bit for bit: all sums are of integers,
+// and nothing is computed in doubles. The id is 0 if no logit is above -infinity.
 void Sample(const SampleParams& params, int draws, void* stream);
 
 }  // namespace penstock::cuda

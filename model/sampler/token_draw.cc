@@ -29,11 +29,13 @@ uint64_t FixedShare(float share) {
   return static_cast<uint64_t>(static_cast<double>(share) * 4294967296.0);
 }
 
-double MinPSteps(float min_p) { return -PortableLog(min_p) / PortableLog(2.0) * kOctaveSteps; }
+float MinPSteps(float min_p) {
+  return static_cast<float>(-PortableLog(min_p) / PortableLog(2.0) * kOctaveSteps);
+}
 
 TokenDraw::TokenDraw(std::span<const float> logits, const Softmax& softmax)
     : logits_(logits), softmax_(softmax) {
-  double steps[kMassBlock];
+  float steps[kMassBlock];
   uint64_t mass[kMassBlock];
   for (size_t i = 0; i < logits.size(); i += kMassBlock) {
     const auto block = logits.subspan(i, std::min<size_t>(kMassBlock, logits.size() - i));
@@ -102,7 +104,7 @@ void TokenDraw::KeepTopP(float top_p) {
 }
 
 void TokenDraw::KeepMinP(float min_p) {
-  const double limit = MinPSteps(min_p);
+  const float limit = MinPSteps(min_p);
   if (limit >= kBuckets) return;
   const int bucket = static_cast<int>(limit);
   if (bucket > whole_buckets_) return;

@@ -52,7 +52,7 @@ class TokenDraw {
 // MinPSteps: the distance (Softmax::Steps) below the most likely token at which a token has `min_p`
 // of its mass.
 uint64_t FixedShare(float share);
-double MinPSteps(float min_p);
+float MinPSteps(float min_p);
 
 // Draws a token as `spec` says; 0 if no logit is above -infinity. Caps +infinity in `logits`, and
 // sets those of barred tokens to -infinity.

@@ -10,43 +10,45 @@ namespace {
 
 constexpr double kLn2 = 0.693147180559945309417;
 constexpr double kLog2E = 1.44269504088896340736;
-// Adding this constant rounds a small double to an integer, which is then in its low bits.
-constexpr double kRound = 6755399441055744.0;  // 1.5 * 2^52
+// Adding this constant rounds a small float to an integer, which is then in its low bits.
+constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
 
-// Taylor coefficients of 2^f: ln(2)^k / k!. For |f| <= 1/2 a polynomial of degree 10 has an error
-// of 3e-13.
-constexpr int kDegree = 10;
+// Taylor coefficients of 2^f: ln(2)^k / k!. For |f| <= 1/2 a polynomial of degree 7 has an error of
+// 6e-9, less than a float's rounding.
+constexpr int kDegree = 7;
 constexpr auto kExp2 = [] {
-  std::array<double, kDegree + 1> coefficients{};
+  std::array<float, kDegree + 1> coefficients{};
   double term = 1;
   for (int k = 0; k <= kDegree; k++) {
-    coefficients[k] = term;
+    coefficients[k] = static_cast<float>(term);
     term *= kLn2 / (k + 1);
   }
   return coefficients;
 }();
 
 // Returns round(2^kMassBits * 2^(-steps / kOctaveSteps)). Has no branch, so that loops vectorise.
-inline uint64_t MassOfSteps(double steps) {
-  const double exponent = steps * (-1.0 / kOctaveSteps);
-  const double rounded = exponent + kRound;
-  const double fraction = exponent - (rounded - kRound);
-  double power = kExp2[kDegree];
+inline uint64_t MassOfSteps(float steps) {
+  const float exponent = steps * (-1.0f / kOctaveSteps);
+  const float rounded = exponent + kRound;
+  const float fraction = exponent - (rounded - kRound);
+  float power = kExp2[kDegree];
   for (int k = kDegree - 1; k >= 0; k--) power = power * fraction + kExp2[k];
-  const uint64_t scale_bits =
-      (std::bit_cast<uint64_t>(rounded) << 52) + (uint64_t{1023 + kMassBits} << 52);
-  constexpr double kToInteger = 4503599627370496.0;  // 2^52
-  const double mass = power * std::bit_cast<double>(scale_bits) + kToInteger;
+  const uint32_t scale_bits =
+      (std::bit_cast<uint32_t>(rounded) << 23) + (uint32_t{127 + kMassBits} << 23);
+  constexpr double kToInteger = 4503599627370496.0;  // 2^52: its sums are integers, to the nearest
+  const double mass = static_cast<double>(power * std::bit_cast<float>(scale_bits)) + kToInteger;
   return std::bit_cast<uint64_t>(mass) & ((uint64_t{1} << 52) - 1);
 }
 
 }  // namespace
 
 Softmax Softmax::At(float max, double temperature) {
-  return {.max = max, .steepness = kOctaveSteps * kLog2E / temperature};
+  const double steepness = kOctaveSteps * kLog2E / temperature;
+  constexpr double kLargest = std::numeric_limits<float>::max();
+  return {.max = max, .steepness = static_cast<float>(std::min(steepness, kLargest))};
 }
 
-void MassBlock(const Softmax& softmax, std::span<const float> logits, double* steps,
+void MassBlock(const Softmax& softmax, std::span<const float> logits, float* steps,
                uint64_t* mass) {
   const float* const begin = logits.data();
   const size_t count = logits.size();
@@ -57,7 +59,7 @@ void MassBlock(const Softmax& softmax, std::span<const float> logits, double* st
 uint64_t Mass(const Softmax& softmax, float logit) { return MassOfSteps(softmax.Steps(logit)); }
 
 uint64_t TotalMass(const Softmax& softmax, std::span<const float> logits) {
-  double steps[kMassBlock];
+  float steps[kMassBlock];
   uint64_t mass[kMassBlock];
   uint64_t total = 0;
   for (size_t i = 0; i < logits.size(); i += kMassBlock) {

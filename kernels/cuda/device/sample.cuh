@@ -3,7 +3,7 @@
 // The draw of model/sampler/token_draw.cc (top-k, top-p and min-p by a histogram of integer
 // masses). Blocks that share a row find its maximum, then add up its masses; one block per row cuts
 // and picks. Masses are integers, so atomics and sums in any order give the CPU's results. All
-// other arithmetic is IEEE double, rounded once per operation. A cut or a pick within a bucket is a
+// other arithmetic is IEEE float, rounded once per operation. A cut or a pick within a bucket is a
 // radix select, digit by digit, over keys in the CPU's order.
 
 #include "kernels/cuda/device/device.cuh"
@@ -51,34 +51,41 @@ struct SampleShared {
 
 // Taylor coefficients of 2^f, computed as in token_mass.cc.
 struct Exp2Series {
-  static constexpr int kDegree = 10;
-  double coefficient[kDegree + 1] = {};
+  static constexpr int kDegree = 7;
+  float coefficient[kDegree + 1] = {};
   constexpr Exp2Series() {
-    double term = 1;
+    double term = 1;  // while compiling
     for (int k = 0; k <= kDegree; ++k) {
-      coefficient[k] = term;
+      coefficient[k] = static_cast<float>(term);
       term *= 0.693147180559945309417 / (k + 1);
     }
   }
 };
 
+// The integer nearest to x, of two the even one. x is at least 0 and below 2^41.
+PENSTOCK_DEVICE uint64_t RoundToInteger(float x) {
+  constexpr float kToInteger = 8388608.0f;  // 2^23: its sums are integers, and all above are
+  if (x < kToInteger) return FloatToBits(Add(x, kToInteger)) - FloatToBits(kToInteger);
+  const uint32_t bits = FloatToBits(x);
+  return uint64_t{(bits & 0x7fffffu) | 0x800000u} << ((bits >> 23) - (127 + 23));
+}
+
 // round(2^40 * 2^(-steps / 32)), with the same sequence of operations as token_mass.cc.
-PENSTOCK_DEVICE uint64_t MassOfSteps(double steps) {
-  constexpr double kRound = 6755399441055744.0, kToInteger = 4503599627370496.0;
+PENSTOCK_DEVICE uint64_t MassOfSteps(float steps) {
+  constexpr float kRound = 12582912.0f;  // 1.5 * 2^23
   constexpr Exp2Series kSeries;
   constexpr int kDegree = Exp2Series::kDegree;
-  const double exponent = Multiply(steps, -1.0 / kOctaveSteps);
-  const double rounded = Add(exponent, kRound);
-  const double fraction = Add(exponent, -Add(rounded, -kRound));
-  double power = kSeries.coefficient[kDegree];
+  const float exponent = Multiply(steps, -1.0f / kOctaveSteps);
+  const float rounded = Add(exponent, kRound);
+  const float fraction = Add(exponent, -Add(rounded, -kRound));
+  float power = kSeries.coefficient[kDegree];
   PENSTOCK_UNROLL
   for (int k = kDegree - 1; k >= 0; --k) {
     power = Add(Multiply(power, fraction), kSeries.coefficient[k]);
   }
-  const uint64_t scale =
-      (DoubleToBits(rounded) << 52) + (static_cast<uint64_t>(1023 + kMassBits) << 52);
-  const double mass = Add(Multiply(power, BitsToDouble(scale)), kToInteger);
-  return DoubleToBits(mass) & ((uint64_t{1} << 52) - 1);
+  const uint32_t scale =
+      (FloatToBits(rounded) << 23) + (static_cast<uint32_t>(127 + kMassBits) << 23);
+  return RoundToInteger(Multiply(power, BitsToFloat(scale)));
 }
 
 PENSTOCK_DEVICE uint64_t ShuffleXor64(uint64_t v, int mask) {
@@ -132,9 +139,8 @@ struct DrawLogits {
 };
 
 // How far below `max` a logit is, at most kBuckets.
-PENSTOCK_DEVICE double StepsBelow(float max, float logit, double steepness) {
-  const double steps =
-      Multiply(Add(static_cast<double>(max), -static_cast<double>(logit)), steepness);
+PENSTOCK_DEVICE float StepsBelow(float max, float logit, float steepness) {
+  const float steps = Multiply(Add(max, -logit), steepness);
   return steps < kBuckets ? steps : kBuckets;
 }
 
@@ -226,12 +232,13 @@ struct RowPiece {
     const bool draws = row.steepness > 0 && top > -INFINITY;
     if (draws) ClearHistogram(shared.histogram, ThreadX(), kPieceThreads);
     SyncBlock();
-    constexpr double kPlain = kOctaveSteps * 1.44269504088896340736;  // temperature 1
+    constexpr auto kPlain =
+        static_cast<float>(kOctaveSteps * 1.44269504088896340736);  // temperature 1
     uint64_t sum = 0;
     logits.ForEach<kPieceThreads>(begin, end, [&](float x, uint32_t id) {
       sum += MassOfSteps(StepsBelow(max, x, kPlain));
       if (!draws || logits.IsBarred(id)) return;
-      const double steps = StepsBelow(top, x, row.steepness);
+      const float steps = StepsBelow(top, x, row.steepness);
       if (!(steps < kBuckets)) return;
       const int bucket = static_cast<int>(steps);
       AtomicAdd(&shared.histogram.mass[bucket], MassOfSteps(steps));
@@ -261,7 +268,7 @@ __global__ void __launch_bounds__(kPieceThreads)
   RowPiece(p).FindTop(*reinterpret_cast<PieceShared*>(SharedMemory()));
 }
 // Grid: draws x kSamplePieces. After FindTopsKernel.
-__global__ void __launch_bounds__(kPieceThreads)
+__global__ void __launch_bounds__(kPieceThreads, 8)
     AddMassesKernel(const __grid_constant__ SampleParams p) {
   if (p.draws[BlockX()].logits_row < 0) return;
   RowPiece(p).AddMasses(*reinterpret_cast<PieceShared*>(SharedMemory()));
@@ -279,10 +286,10 @@ struct RowSampler {
   int whole = kBuckets;
   bool partial = false;
   uint64_t cutoff = ~uint64_t{0};
-  double limit = kBuckets;
+  float limit = kBuckets;
   int listed_bucket = -1;
 
-  PENSTOCK_DEVICE double Steps(float logit) const { return StepsBelow(max, logit, row.steepness); }
+  PENSTOCK_DEVICE float Steps(float logit) const { return StepsBelow(max, logit, row.steepness); }
 
   // Returns the lowest id with the maximal logit.
   PENSTOCK_DEVICE uint32_t Greedy() const {
@@ -362,7 +369,7 @@ struct RowSampler {
       return;
     }
     logits.ForEach<kSampleThreads>(0, p.vocabulary, [&](float logit, uint32_t id) {
-      const double steps = Steps(logit);
+      const float steps = Steps(logit);
       if (static_cast<int>(steps) == bucket && !logits.IsBarred(id)) visit(logit, id, steps);
     });
   }
@@ -372,7 +379,7 @@ struct RowSampler {
     if (bucket == listed_bucket || shared.histogram.count[bucket] > kListMax) return;
     if (ThreadX() == 0) shared.listed = 0;
     SyncBlock();
-    ForMembers(bucket, [&](float logit, uint32_t id, double) {
+    ForMembers(bucket, [&](float logit, uint32_t id, float) {
       const uint32_t at = AtomicAdd(&shared.listed, 1u);
       shared.list_logit[at] = logit;
       shared.list_id[at] = id;
@@ -381,7 +388,7 @@ struct RowSampler {
     listed_bucket = bucket;
   }
 
-  PENSTOCK_DEVICE bool Kept(uint64_t key, double steps) const {
+  PENSTOCK_DEVICE bool Kept(uint64_t key, float steps) const {
     return key <= cutoff && steps <= limit;
   }
 
@@ -397,7 +404,7 @@ struct RowSampler {
       SyncBlock();
       const int shift = 8 * digit;
       const bool first = digit == digits - 1;
-      ForMembers(bucket, [&](float logit, uint32_t id, double steps) {
+      ForMembers(bucket, [&](float logit, uint32_t id, float steps) {
         const uint64_t k = key(logit, id);
         if (!first && (k >> (shift + 8)) != prefix) return;
         if (bucket == whole && !Kept(KeyOf(logit, id), steps)) return;
@@ -416,7 +423,7 @@ struct RowSampler {
     if (!partial) return 0;
     List(whole);
     uint64_t sum = 0;
-    ForMembers(whole, [&](float logit, uint32_t id, double steps) {
+    ForMembers(whole, [&](float logit, uint32_t id, float steps) {
       if (Kept(KeyOf(logit, id), steps)) sum += MassOfSteps(steps);
     });
     return BlockSum(sum);
@@ -447,7 +454,7 @@ struct RowSampler {
     CutAt(bucket);
     cutoff = Select(
         bucket, 8, k - before, [](float logit, uint32_t id) { return KeyOf(logit, id); },
-        [](double) { return uint64_t{1}; });
+        [](float) { return uint64_t{1}; });
   }
 
   PENSTOCK_DEVICE void KeepTopP() {
@@ -465,7 +472,7 @@ struct RowSampler {
     if (!partial) return;
     cutoff = Select(
         bucket, 8, left - before, [](float logit, uint32_t id) { return KeyOf(logit, id); },
-        [](double steps) { return MassOfSteps(steps); });
+        [](float steps) { return MassOfSteps(steps); });
   }
 
   PENSTOCK_DEVICE void KeepMinP() {
@@ -483,7 +490,7 @@ struct RowSampler {
     if (whole > 0) bucket = Find(shared.histogram.mass, whole, target, before);
     const uint64_t id = Select(
         bucket, 3, target - before, [](float, uint32_t member) { return uint64_t{member}; },
-        [](double steps) { return MassOfSteps(steps); });
+        [](float steps) { return MassOfSteps(steps); });
     return static_cast<uint32_t>(id);
   }
 };

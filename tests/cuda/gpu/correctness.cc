@@ -319,12 +319,12 @@ void CheckSample(Report& report) {
   std::normal_distribution<float> normal(0, 3);
   std::vector<float> logits(4 * kVocabulary);
   for (float& logit : logits) logit = normal(random);
-  constexpr double kSteepness = 32 * 1.44269504088896340736;
+  constexpr float kSteepness = 46.1662413f;
   const std::vector<SampleRow> rows = {
       {.logits_row = 0, .steepness = 0},
       {.logits_row = 1, .steepness = kSteepness, .top_k = 50, .random = random()},
       {.logits_row = 2,
-       .steepness = kSteepness / 0.7,
+       .steepness = kSteepness / 0.7f,
        .top_p = int64_t{1} << 31,
        .random = random()},
       {.logits_row = 3,

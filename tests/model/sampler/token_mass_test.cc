@@ -10,12 +10,14 @@
 namespace penstock {
 namespace {
 
+// Each of the three floats that make up the steps is rounded once, and so is the power.
 TEST(TokenMassTest, IsTheExponentialInUnitsOf2ToMinus40) {
   const Softmax softmax = Softmax::At(3.5f, 0.7);
   for (float logit = 3.5f; logit > -20; logit -= 0.0137f) {
-    const double exact =
-        std::exp((static_cast<double>(logit) - 3.5) / 0.7) * std::pow(2.0, kMassBits);
-    EXPECT_NEAR(static_cast<double>(Mass(softmax, logit)), exact, 1.0 + exact * 1e-11) << logit;
+    const double exponent = (static_cast<double>(logit) - 3.5) / 0.7;
+    const double exact = std::exp(exponent) * std::pow(2.0, kMassBits);
+    const double rounding = (2 - 3 * exponent) * std::pow(2.0, -24);
+    EXPECT_NEAR(static_cast<double>(Mass(softmax, logit)), exact, 0.5 + exact * rounding) << logit;
   }
   EXPECT_EQ(Mass(softmax, 3.5f), uint64_t{1} << kMassBits);
 }
@@ -30,6 +32,13 @@ TEST(TokenMassTest, VanishesAtTheLastBucketAndForWhatIsNoNumber) {
   EXPECT_EQ(softmax.Steps(std::numeric_limits<float>::quiet_NaN()), kBuckets);
 }
 
+TEST(TokenMassTest, TheLeastTemperatureLeavesTheMostLikelyTokensAlone) {
+  const Softmax softmax = Softmax::At(2, std::numeric_limits<float>::denorm_min());
+  EXPECT_EQ(Mass(softmax, 2.0f), uint64_t{1} << kMassBits);
+  EXPECT_EQ(Mass(softmax, std::nextafter(2.0f, 1.0f)), 0u);
+  EXPECT_EQ(Mass(softmax, -std::numeric_limits<float>::infinity()), 0u);
+}
+
 TEST(TokenMassTest, BlocksAndSingleTokensAgreeToTheBit) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal(0, 6);
@@ -40,7 +49,7 @@ TEST(TokenMassTest, BlocksAndSingleTokensAgreeToTheBit) {
   for (const float logit : logits) total += Mass(softmax, logit);
   EXPECT_EQ(TotalMass(softmax, logits), total);
   for (const size_t size : {1, 7, 255, 256}) {
-    std::vector<double> steps(size);
+    std::vector<float> steps(size);
     std::vector<uint64_t> mass(size);
     MassBlock(softmax, std::span(logits).first(size), steps.data(), mass.data());
     for (size_t i = 0; i < size; i++) EXPECT_EQ(mass[i], Mass(softmax, logits[i]));
