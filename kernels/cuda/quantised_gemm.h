@@ -7,7 +7,7 @@ namespace penstock::cuda {
 // Where things are in a chunk, in bytes, and what CodeForm says of groups.
 struct ChunkLayout {
   int32_t zeros_at = 0, offsets_at = 0, codes_at = 0, bytes = 0;
-  int32_t group_blocks_log2 = 0;  // a group has 1, 2 or 4 blocks of 32 inputs
+  int32_t group_halves_log2 = 0;  // a group has 1, 2, 4 or 8 times 16 inputs, half of a block
   int32_t zero = 0;
   bool zeros = false, offsets = false;
 };

@@ -32,7 +32,8 @@ struct CodeForm {
   bool zeros = false;    // every group has its own zero point; otherwise it is `zero`
   bool offsets = false;  // every group has an offset; otherwise it is 0
   int32_t zero = 0;
-  int32_t group = 128;  // inputs of an output that share a scale: 32, 64 or 128
+  // Inputs of an output that share a scale: 32, 64 or 128; with kInt8 also 16.
+  int32_t group = 128;
 
   constexpr int bits() const {
     return code == WeightCode::kInt4 || code == WeightCode::kE2m1 ? 4 : 8;

@@ -33,6 +33,13 @@ void CutRow(const QuantisedFormat& format, int64_t group, const DevicePart& part
   row.codes.resize(static_cast<size_t>(present));
 }
 
+// Replaces codes of a table by the integers that they stand for.
+void TakeIntegers(const QuantisedFormat& format, QuantisedRowCopy& row) {
+  const CodeTable* const table = format.table();
+  if (table == nullptr) return;
+  for (uint8_t& code : row.codes) code = (*table)[code];
+}
+
 }  // namespace
 
 CodeSections::CodeSections(const WeightMatrix& matrix, const DevicePart& part,
@@ -89,6 +96,8 @@ void CodeSections::Fill(const Section& section, int64_t first, int64_t count, st
       if (host_row < 0) continue;
       const Source source = SourceOf(host_row);
       rows[i] = source.matrix->CopyRow(source.row);
+      if (section.form.code == cuda::WeightCode::kInt8)
+        TakeIntegers(source.matrix->format(), rows[i]);
       CutRow(source.matrix->format(), section.form.group, part_, matrix_.inputs(), rows[i]);
       views[i] = {.codes = rows[i].codes,
                   .scales = rows[i].scales,

@@ -72,6 +72,15 @@ std::string_view PartWithoutSpans(const ModelConfig& config) {
   return {};
 }
 
+// Codes of a table are the table's integers on a device, but for those of MXFP4. Only integers of 8
+// bits have groups of 16.
+cuda::WeightCode DeviceCodeOf(const QuantisedFormat& format) {
+  using enum cuda::WeightCode;
+  if (format.e4m3()) return kE4m3;
+  if (format.code == CodeType::kE2m1 && format.scale == ScaleType::kBf16) return kE2m1;
+  return format.bits == 4 && format.table() == nullptr && format.group >= 32 ? kInt4 : kInt8;
+}
+
 }  // namespace
 
 absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config) {
@@ -85,19 +94,16 @@ absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& confi
 }
 
 std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format, cuda::InputOrder order) {
-  const bool e2m1 = format.code == CodeType::kE2m1 && format.scale == ScaleType::kBf16;
-  if ((format.table() != nullptr && !e2m1) || format.group < 32) return std::nullopt;
-  cuda::CodeForm form{.code = e2m1 ? cuda::WeightCode::kE2m1 : cuda::WeightCode::kE4m3,
+  cuda::CodeForm form{.code = DeviceCodeOf(format),
                       .order = order,
                       .zeros = format.zeros,
                       .offsets = format.offsets,
-                      .zero = e2m1 ? 0 : format.zero(),
+                      .zero = format.zero(),
                       .group = std::min(format.group, cuda::kCodeInputs)};
-  if (format.code == CodeType::kInteger) {
-    form.code = format.bits == 4 ? cuda::WeightCode::kInt4 : cuda::WeightCode::kInt8;
-    const bool half = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBf16;
-    form.pairs = format.bits == 4 && half && !format.offsets;
-  }
+  if (form.group < 32 && form.code != cuda::WeightCode::kInt8) return std::nullopt;
+  const bool half = format.scale == ScaleType::kF16 || format.scale == ScaleType::kBf16;
+  form.pairs = form.code == cuda::WeightCode::kInt4 && half && !format.offsets;
+  if (form.code == cuda::WeightCode::kE2m1) form.zero = 0;
   return form;
 }
 

@@ -19,8 +19,7 @@ absl::Status CheckCudaModel(const ModelConfig& config, int ranks = 1);
 absl::Status CheckCudaSpans(const KvPageFormat& format, const ModelConfig& config);
 
 // The form in which GPUs hold the codes of a format, for products that add up inputs in `order`.
-// Absent: they hold such weights in bf16, as tables of codes other than E2M1 (IQ4) and groups of 16
-// inputs.
+// Absent: they hold such weights in bf16, as floats of 8 and 4 bits in groups of 16 inputs.
 std::optional<cuda::CodeForm> CodeFormOf(const QuantisedFormat& format,
                                          cuda::InputOrder order = cuda::InputOrder::kOwn);
 // The bytes of an output in that form, or in bf16.

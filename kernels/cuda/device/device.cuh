@@ -288,6 +288,10 @@ PENSTOCK_DEVICE double Shuffle(double v, int lane) {
 PENSTOCK_DEVICE float WidenBf16(uint32_t bits) { return BitsToFloat(bits << 16); }
 PENSTOCK_DEVICE float LowBf16(uint32_t pair) { return BitsToFloat(pair << 16); }
 PENSTOCK_DEVICE float HighBf16(uint32_t pair) { return BitsToFloat(pair & 0xffff0000u); }
+// a * b for each of two bf16, rounded once. Adding -0 changes no number and no sign.
+PENSTOCK_DEVICE uint32_t MultiplyBf16(uint32_t a, uint32_t b) {
+  return MultiplyAddBf16(a, b, 0x80008000u);
+}
 PENSTOCK_DEVICE uint16_t RoundBf16(float x) {
   return static_cast<uint16_t>(PackBf16(x, 0.0f) & 0xffffu);
 }

@@ -118,7 +118,7 @@ double Deviation(const QuantisedCase& c, const std::vector<Bf16>& x, const std::
 
 }  // namespace
 
-QuantisedResult RunQuantised(const QuantisedCase& c, const MultiplyBf16& multiply) {
+QuantisedResult RunQuantised(const QuantisedCase& c, const Bf16Product& multiply) {
   const int32_t second = c.outputs / 2;
   const std::array<HostCodes, 2> host = {HostCodes(c, c.outputs - second), HostCodes(c, second)};
   QuantisedResult result;
@@ -169,6 +169,8 @@ std::vector<CodeForm> AllForms(InputOrder order) {
       {.code = kInt8, .order = order, .zero = 128, .group = 128},
       {.code = kInt8, .order = order, .zeros = true, .group = 32},
       {.code = kInt8, .order = order, .offsets = true, .group = 64},
+      {.code = kInt8, .order = order, .zero = 32, .group = 16},
+      {.code = kInt8, .order = order, .zeros = true, .offsets = true, .group = 16},
       {.code = kInt4, .order = order, .pairs = true, .zero = 8, .group = 32},
       {.code = kInt4, .order = order, .pairs = true, .zeros = true, .group = 128},
       {.code = kInt4, .order = order, .pairs = true, .zero = 8, .group = 64},

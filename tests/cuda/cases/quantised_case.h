@@ -29,9 +29,9 @@ struct QuantisedResult {
 };
 
 // A product with a bf16 weight: Gemm, or another.
-using MultiplyBf16 =
+using Bf16Product =
     std::function<Product(const Weight& weight, const Bf16* input, int rows, float* output)>;
-QuantisedResult RunQuantised(const QuantisedCase& c, const MultiplyBf16& multiply = nullptr);
+QuantisedResult RunQuantised(const QuantisedCase& c, const Bf16Product& multiply = nullptr);
 
 // A random weight with the case's form, inputs and outputs.
 struct RandomCodes {

@@ -5,14 +5,18 @@
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
+#include <random>
 
+#include "kernels/cuda/quantised_gemm.h"
 #include "lab/fake/temp_folder.h"
 #include "lab/plan/weight_meter.h"
+#include "model/cuda/code_sections.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/cuda_upload.h"
 #include "model/cuda/cuda_weights.h"
 #include "model/load/load_model.h"
 #include "model/load/stored_model.h"
+#include "model/weights/formats/block_types.h"
 #include "tests/e2e/models/latent_model.h"
 #include "tests/support/environment.h"
 
@@ -195,6 +199,85 @@ TEST(CudaWeights, AreTheSameFromFilesForEveryCheckpointAndShard) {
   EXPECT_GE(checkpoints, 8);
   EXPECT_GT(shards, 2 * checkpoints);
   EXPECT_GT(CompareShards(ModelFolder(), *device), 1);
+}
+
+struct TypeOnGpu {
+  std::string_view name;
+  double bits;  // of a weight
+};
+
+// A random matrix of a GGUF type's form. Its scales, and integers of scales of two levels, are
+// exact.
+QuantisedMatrix RandomMatrix(const QuantisedFormat& format, int64_t outputs, int64_t inputs) {
+  std::mt19937_64 random(7);
+  QuantisedMatrix matrix(outputs, inputs, format);
+  const auto runs = static_cast<size_t>(matrix.runs() * (format.two_level() ? 1 : 0));
+  const auto groups = static_cast<size_t>(matrix.groups());
+  for (int64_t output = 0; output < outputs; ++output) {
+    std::vector<uint8_t> codes(static_cast<size_t>(inputs));
+    for (uint8_t& code : codes) code = static_cast<uint8_t>(random() % (1u << format.bits));
+    const auto values = [&](size_t count) {
+      std::vector<float> all(count);
+      for (float& value : all) value = static_cast<float>(random() % 60) - 20;
+      return all;
+    };
+    const std::vector<float> scales = values(groups), offsets = values(format.offsets ? groups : 0);
+    const std::vector<float> factors(runs, 0.0625f), others(format.offsets ? runs : 0, 0.5f);
+    matrix.SetRow(output, {.codes = codes,
+                           .scales = scales,
+                           .zeros = {},
+                           .offsets = offsets,
+                           .scale_factors = factors,
+                           .offset_factors = others});
+  }
+  return matrix;
+}
+
+// The weights of a matrix as a GPU expands its codes.
+std::vector<float> Expanded(const WeightMatrix& matrix, cuda::InputOrder order) {
+  const DevicePart part{.outputs = matrix.outputs(),
+                        .row_of = [](int64_t row) { return row; },
+                        .inputs = matrix.inputs()};
+  const CodeSections sections(matrix, part, order);
+  EXPECT_TRUE(sections.kept());
+  std::vector<std::byte> panels(sections.bytes());
+  const CodeSections::Section& section = sections.all().front();
+  sections.Fill(section, 0, cuda::PanelsOf(section.outputs), panels.data());
+  const cuda::WeightCodes codes{.data = reinterpret_cast<const uint8_t*>(panels.data()),
+                                .form = section.form,
+                                .outputs = static_cast<int32_t>(matrix.outputs())};
+  const cuda::Weight weight{.outputs = static_cast<int32_t>(matrix.outputs()),
+                            .inputs = static_cast<int32_t>(matrix.inputs()),
+                            .sections = &codes,
+                            .section_count = 1};
+  std::vector<Bf16> expanded(static_cast<size_t>(matrix.outputs() * matrix.inputs()));
+  cuda::ExpandWeight(weight, expanded.data(), nullptr);
+  cuda::Synchronize(nullptr);
+  std::vector<float> values;
+  for (const Bf16 value : expanded) values.push_back(ToFloat(value));
+  return values;
+}
+
+// GPUs keep every type of GGUF files in codes, which stand for the same weights, rounded to bf16.
+TEST(CodeSections, EveryBlockTypeStaysInCodes) {
+  constexpr int64_t kOutputs = 40, kInputs = 512;
+  for (const auto& [name, bits] :
+       {TypeOnGpu{"Q8_0", 9}, TypeOnGpu{"Q4_0", 5}, TypeOnGpu{"Q4_1", 6}, TypeOnGpu{"Q5_0", 9},
+        TypeOnGpu{"Q5_1", 10}, TypeOnGpu{"Q4_K", 6}, TypeOnGpu{"Q5_K", 10}, TypeOnGpu{"Q6_K", 10},
+        TypeOnGpu{"IQ4_NL", 9}, TypeOnGpu{"IQ4_XS", 9}, TypeOnGpu{"MXFP4", 4.5}}) {
+    SCOPED_TRACE(name);
+    const QuantisedFormat& format = BlockTypeNamed(name)->format;
+    EXPECT_EQ(GpuRowBytes(format, kInputs) * 8 / kInputs, bits);
+    const WeightMatrix matrix(RandomMatrix(format, kOutputs, kInputs));
+    std::vector<float> want, row(kInputs);
+    for (int64_t output = 0; output < kOutputs; ++output) {
+      matrix.GetRow(output, row.data());
+      for (const float value : row) want.push_back(ToFloat(ToBf16(value)));
+    }
+    for (const auto order : {cuda::InputOrder::kOwn, cuda::InputOrder::kNatural}) {
+      EXPECT_EQ(Expanded(matrix, order), want);
+    }
+  }
 }
 
 // More than both buffers take, in rows that do not divide them. The emulated device copies as late

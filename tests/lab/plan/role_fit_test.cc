@@ -243,9 +243,9 @@ TEST(Warnings, NameModelsAndContextsThatWorkersRefuse) {
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),
               HasSubstr("WARNING: workers refuse to start on this hardware: LlamaForCausalLM has "
                         "experts with biases"));
-  request.weights.expanded_forms = {"iq4 g32"};
+  request.weights.expanded_forms = {"fp8 g16"};
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),
-              HasSubstr("GPUs hold weights in iq4 g32 with 16 bits each"));
+              HasSubstr("GPUs hold weights in fp8 g16 with 16 bits each"));
   request = Llama8bOnH200();
   request.kv_memory_bytes = uint64_t{4} << 30;  // 2,048 blocks
   EXPECT_THAT(PlanText(request, MakePlan(request).value()),

@@ -27,28 +27,40 @@ PENSTOCK_DEVICE int RowsThenChunksChunk(int lane) { return lane >> 4; }
 PENSTOCK_DEVICE int ChunksThenRowsRow(int lane) { return (lane & 7) + (lane >> 4) * 8; }
 PENSTOCK_DEVICE int ChunksThenRowsChunk(int lane) { return (lane >> 3) & 1; }
 
-// Converts the byte of a word that `byte` numbers to f32: 2^23 + the byte is a float's bits.
-PENSTOCK_DEVICE float ByteToFloat(uint32_t word, int byte) {
-  return Add(BitsToFloat(Permute(word, 0x4b000000u, 0x7540u | static_cast<uint32_t>(byte))),
-             -8388608.0f);
-}
-
-// Converts four codes of one byte each to bf16, in two words.
-template <KvCode kCode>
-PENSTOCK_DEVICE void Dequantise4(uint32_t codes, float scale, float minimum, uint32_t* to) {
+// Converts four codes of e4m3 to bf16, in two words. `scales` has the scale in both halves.
+PENSTOCK_DEVICE void DequantiseE4m3(uint32_t codes, uint32_t scales, uint32_t* to) {
   PENSTOCK_UNROLL
   for (int i = 0; i < 2; ++i) {
-    float x, y;
-    if constexpr (kCode == KvCode::kF8) {
-      const uint32_t halves = E4m3ToHalves(i == 0 ? codes & 0xffffu : codes >> 16);
-      x = LowHalf(halves) * scale;
-      y = HighHalf(halves) * scale;
-    } else {
-      x = Add(Multiply(ByteToFloat(codes, 2 * i), scale), minimum);
-      y = Add(Multiply(ByteToFloat(codes, 2 * i + 1), scale), minimum);
-    }
-    to[i] = PackBf16(x, y);
+    const uint32_t halves = E4m3ToHalves(i == 0 ? codes & 0xffffu : codes >> 16);
+    to[i] = MultiplyBf16(PackBf16(LowHalf(halves), HighHalf(halves)), scales);
   }
+}
+
+// The scale and the minimum of a row of integers, in both halves of a word, for codes that are
+// bf16's lowest bits: a code there is the integer times 2^-133, because bf16's numbers below 2^-125
+// are equally far apart.
+struct CodeRange {
+  uint32_t scale;  // times 2^6
+  uint32_t minimum;
+
+  PENSTOCK_DEVICE explicit CodeRange(uint32_t scale_and_minimum) {
+    constexpr uint32_t kTwoTo6 = 0x42804280u;
+    const uint32_t plain = Permute(scale_and_minimum, 0, 0x1010u);
+    scale = MultiplyBf16(plain, kTwoTo6);
+    minimum = Permute(scale_and_minimum, 0, 0x3232u);
+  }
+
+  // Converts two codes, `tiny` numbers which times `units` are the integers times 2^-6. Each result
+  // is rounded once.
+  PENSTOCK_DEVICE uint32_t Dequantise(uint32_t tiny, uint32_t units) const {
+    return MultiplyAddBf16(MultiplyBf16(tiny, units), scale, minimum);
+  }
+};
+constexpr uint32_t kTwoTo127 = 0x7f007f00u, kTwoTo123 = 0x7d007d00u;
+
+// The lower or the upper two bytes of a word, each in the lower half of a 16-bit number.
+PENSTOCK_DEVICE uint32_t SpreadBytes(uint32_t word, bool upper) {
+  return Permute(word, 0, upper ? 0x4342u : 0x4140u);
 }
 
 // Converts 16 codes of a row to two chunks of bf16. They are neighbours, or for four bits, whose
@@ -56,27 +68,29 @@ PENSTOCK_DEVICE void Dequantise4(uint32_t codes, float scale, float minimum, uin
 template <KvCode kCode>
 PENSTOCK_DEVICE void Dequantise16(const uint8_t* codes, const uint8_t* scale_of_row,
                                   Words4 (&to)[2]) {
-  float scale, minimum = 0;
   if constexpr (kCode == KvCode::kF8) {
-    scale = WidenBf16(*reinterpret_cast<const uint16_t*>(scale_of_row));
-  } else {
-    const uint32_t both = *reinterpret_cast<const uint32_t*>(scale_of_row);
-    scale = LowBf16(both);
-    minimum = HighBf16(both);
-  }
-  if constexpr (kCode == KvCode::kI4) {
-    const auto words = *reinterpret_cast<const Words2*>(codes);
-    PENSTOCK_UNROLL
-    for (int w = 0; w < 2; ++w) {
-      const uint32_t low = words.word[w] & 0x0f0f0f0fu, high = words.word[w] >> 4 & 0x0f0f0f0fu;
-      Dequantise4<kCode>(low, scale, minimum, to[0].word + 2 * w);
-      Dequantise4<kCode>(high, scale, minimum, to[1].word + 2 * w);
-    }
-  } else {
+    const uint32_t scales = *reinterpret_cast<const uint16_t*>(scale_of_row) * 0x00010001u;
     const auto words = *reinterpret_cast<const Words4*>(codes);
     PENSTOCK_UNROLL
     for (int w = 0; w < 4; ++w) {
-      Dequantise4<kCode>(words.word[w], scale, minimum, to[w / 2].word + 2 * (w % 2));
+      DequantiseE4m3(words.word[w], scales, to[w / 2].word + 2 * (w % 2));
+    }
+  } else if constexpr (kCode == KvCode::kI4) {
+    const CodeRange range(*reinterpret_cast<const uint32_t*>(scale_of_row));
+    const auto words = *reinterpret_cast<const Words2*>(codes);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t bytes = SpreadBytes(words.word[i / 2], i % 2 != 0);
+      to[0].word[i] = range.Dequantise(bytes & 0x000f000fu, kTwoTo127);
+      to[1].word[i] = range.Dequantise(bytes & 0x00f000f0u, kTwoTo123);
+    }
+  } else {
+    const CodeRange range(*reinterpret_cast<const uint32_t*>(scale_of_row));
+    const auto words = *reinterpret_cast<const Words4*>(codes);
+    PENSTOCK_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t bytes = SpreadBytes(words.word[i / 2], i % 2 != 0);
+      to[i / 4].word[i % 4] = range.Dequantise(bytes, kTwoTo127);
     }
   }
 }

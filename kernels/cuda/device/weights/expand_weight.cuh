@@ -47,12 +47,16 @@ struct ExpandWarp {
     Expander<kExpansion> expander;
     PENSTOCK_UNROLL
     for (int block = 0; block < kCodeInputs / 32; ++block) {
-      if (BeginsGroup(p.chunk, block))
-        expander.Use(ReadGroup<kExpansion>(p.chunk, chunk, block, lane));
+      if (BeginsGroup(p.chunk, block)) {
+        expander.Use(ReadGroup<kExpansion, kOrder>(p.chunk, chunk, block, 0, lane));
+      }
       StepCodes<kExpansion> step;
       step.Read(chunk + p.chunk.codes_at, block, lane);
       PENSTOCK_UNROLL
       for (int t = 0; t < 2; ++t) {
+        if (t == 1 && StepsHaveGroups<kExpansion, kOrder>(p.chunk)) {
+          expander.Use(ReadGroup<kExpansion, kOrder>(p.chunk, chunk, block, t, lane));
+        }
         uint32_t operands[4];
         expander.Expand(step.words[t], operands);
         Put(block, t, operands);

@@ -21,11 +21,14 @@ struct GroupValues {
   float offset[2];
 };
 
-template <Expansion kExpansion>
+// Of the group that a lane's inputs of step `step` of a block of 32 inputs are in. In the order of
+// this project's kernels those of both steps are 8 inputs side by side, so they share a group.
+template <Expansion kExpansion, InputOrder kOrder>
 PENSTOCK_DEVICE GroupValues ReadGroup(const ChunkLayout& layout, const uint8_t* chunk, int block,
-                                      int lane) {
+                                      int step, int lane) {
   GroupValues values{};
-  const int group = block >> layout.group_blocks_log2;
+  const int half = kOrder == InputOrder::kNatural ? step : lane % 4 / 2;
+  const int group = (2 * block + half) >> layout.group_halves_log2;
   PENSTOCK_UNROLL
   for (int r = 0; r < 2; ++r) {
     const int index = group * kCodePanel + lane / 4 + 8 * r;
@@ -44,8 +47,15 @@ PENSTOCK_DEVICE GroupValues ReadGroup(const ChunkLayout& layout, const uint8_t* 
   return values;
 }
 
+// True if the group of a block is not that of the block before.
 PENSTOCK_DEVICE bool BeginsGroup(const ChunkLayout& layout, int block) {
-  return (block & ((1 << layout.group_blocks_log2) - 1)) == 0;
+  return (2 * block & ((1 << layout.group_halves_log2) - 1)) == 0;
+}
+// True if the second step of a block has another group than the first.
+template <Expansion kExpansion, InputOrder kOrder>
+PENSTOCK_DEVICE bool StepsHaveGroups(const ChunkLayout& layout) {
+  return kOrder == InputOrder::kNatural && kExpansion == Expansion::kInt8 &&
+         layout.group_halves_log2 == 0;
 }
 
 // Expands the codes of a lane's two outputs. Operand i of the mma's four belongs to output i % 2.
@@ -113,7 +123,7 @@ struct Expander<Expansion::kE4m3> {
 template <>
 struct Expander<Expansion::kInt4Pairs> {
   static constexpr int kWords = 1;
-  static constexpr uint32_t kOnes = 0x3f803f80u, kMinusZeros = 0x80008000u;
+  static constexpr uint32_t kOnes = 0x3f803f80u;
 
   uint32_t high[2], low[2], minus_zero[2];
 
@@ -132,7 +142,7 @@ struct Expander<Expansion::kInt4Pairs> {
       const int r = i % 2;
       const uint32_t codes = NibblesToBf16(words[0] >> (4 * i));  // 128 + code
       const uint32_t number = MultiplyAddBf16(codes, kOnes, minus_zero[r]);
-      const uint32_t part = MultiplyAddBf16(number, low[r], kMinusZeros);
+      const uint32_t part = MultiplyBf16(number, low[r]);
       operands[i] = MultiplyAddBf16(number, high[r], part);
     }
   }
@@ -143,7 +153,7 @@ struct Expander<Expansion::kInt4Pairs> {
 template <>
 struct Expander<Expansion::kE2m1> {
   static constexpr int kWords = 1;
-  static constexpr uint32_t kTwoTo127 = 0x7f007f00u, kMinusZeros = 0x80008000u;
+  static constexpr uint32_t kTwoTo127 = 0x7f007f00u;
 
   uint32_t scale[2];
 
@@ -157,8 +167,8 @@ struct Expander<Expansion::kE2m1> {
     for (int i = 0; i < 4; ++i) {
       const uint32_t codes = words[0] >> (4 * i);
       const uint32_t tiny = (codes & 0x00080008u) << 12 | (codes & 0x00070007u) << 6;
-      const uint32_t number = MultiplyAddBf16(tiny, kTwoTo127, kMinusZeros);
-      operands[i] = MultiplyAddBf16(number, scale[i % 2], kMinusZeros);
+      const uint32_t number = MultiplyBf16(tiny, kTwoTo127);
+      operands[i] = MultiplyBf16(number, scale[i % 2]);
     }
   }
 };
@@ -168,7 +178,11 @@ struct Expander<Expansion::kE2m1> {
 template <Expansion kExpansion>
 struct StepCodes {
   static constexpr int kWords = Expander<kExpansion>::kWords;
-  static constexpr int kChunkBytes = kWords * kCodePanel * kCodeInputs / 2;
+  // Of the largest chunk: its codes, and scales, zero points and offsets of four groups, or of
+  // eight with integers of 8 bits.
+  static constexpr int kGroupsMax = kExpansion == Expansion::kInt8 ? 8 : 4;
+  static constexpr int kChunkMax =
+      kWords * kCodePanel * kCodeInputs / 2 + kGroupsMax * kCodePanel * 9;
 
   uint32_t words[2][kWords];
 

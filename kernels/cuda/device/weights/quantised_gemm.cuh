@@ -59,11 +59,9 @@ struct QuantisedBlock {
   using Shape = QuantisedShape<kColumns, kPanels, kSpan>;
   static constexpr int kPlaces = kCodeInputs / 8;
   static constexpr int kWarpColumns = Shape::kWarpColumns;
-  // Copies of 16 bytes by which a thread takes part in fetching the largest chunk of a panel: its
-  // codes, and scales, zero points and offsets of four groups.
+  // Copies of 16 bytes by which a thread takes part in fetching the largest chunk of a panel.
   static constexpr int kFetchBytes = Shape::kFetchingThreads * 16;
-  static constexpr int kCodeCopies =
-      (StepCodes<kExpansion>::kChunkBytes + 4 * kCodePanel * 9) / kFetchBytes + 1;
+  static constexpr int kCodeCopies = StepCodes<kExpansion>::kChunkMax / kFetchBytes + 1;
 
   const QuantisedParams& p;
   int warp, lane;
@@ -154,7 +152,7 @@ struct QuantisedBlock {
       const int s = i / kPanels, panel = i % kPanels;
       const uint8_t* from = Chunk(stage, s) + Shape::kInputBytes + panel * p.chunk.bytes;
       steps[s][panel].Read(from + p.chunk.codes_at, warp, lane);
-      groups[s][panel] = ReadGroup<kExpansion>(p.chunk, from, warp, lane);
+      groups[s][panel] = ReadGroup<kExpansion, kOrder>(p.chunk, from, warp, 0, lane);
     }
     PENSTOCK_UNROLL
     for (int i = 0; i < kSpan * kPanels; ++i) {
@@ -164,6 +162,10 @@ struct QuantisedBlock {
       uint8_t* to = Operands(odd, s, panel) + 2 * warp * Shape::kStepBytes + lane * 16;
       PENSTOCK_UNROLL
       for (int t = 0; t < 2; ++t) {
+        if (t == 1 && StepsHaveGroups<kExpansion, kOrder>(p.chunk)) {
+          const uint8_t* from = Chunk(stage, s) + Shape::kInputBytes + panel * p.chunk.bytes;
+          expander.Use(ReadGroup<kExpansion, kOrder>(p.chunk, from, warp, t, lane));
+        }
         Words4 operands;
         expander.Expand(steps[s][panel].words[t], operands.word);
         *reinterpret_cast<Words4*>(to + t * Shape::kStepBytes) = operands;

@@ -1,3 +1,5 @@
+#include <bit>
+
 #include "kernels/cuda/device/weights/expand_weight.cuh"
 #include "kernels/cuda/device/weights/for_form.cuh"
 #include "kernels/cuda/device/weights/quantised_gemm.cuh"
@@ -58,7 +60,7 @@ ChunkLayout LayoutOf(const CodeForm& form) {
           .offsets_at = form.offsets_at(),
           .codes_at = form.codes_at(),
           .bytes = form.chunk_bytes(),
-          .group_blocks_log2 = form.group == 128 ? 2 : form.group / 64,
+          .group_halves_log2 = std::countr_zero(static_cast<uint32_t>(form.group) / 16),
           .zero = form.zero,
           .zeros = form.zeros,
           .offsets = form.offsets};

@@ -26,8 +26,7 @@ struct QuantisedWarp {
   using Shape = WarpShape<kColumns>;
   static constexpr int kPlaces = kCodeInputs / 8, kBlocks = kCodeInputs / kBlockInputs;
   // Copies of 16 bytes by which a lane takes part in fetching the largest chunk.
-  static constexpr int kCodeCopies =
-      (StepCodes<kExpansion>::kChunkBytes + 4 * kCodePanel * 9) / 512 + 1;
+  static constexpr int kCodeCopies = StepCodes<kExpansion>::kChunkMax / 512 + 1;
 
   const QuantisedParams& p;
   int warp, lane, stage_bytes;
@@ -96,10 +95,14 @@ struct QuantisedWarp {
     Expander<kExpansion> expander;
     PENSTOCK_UNROLL
     for (int block = 0; block < kBlocks; ++block) {
-      if (BeginsGroup(p.chunk, block))
-        expander.Use(ReadGroup<kExpansion>(p.chunk, chunk, block, lane));
+      if (BeginsGroup(p.chunk, block)) {
+        expander.Use(ReadGroup<kExpansion, kOrder>(p.chunk, chunk, block, 0, lane));
+      }
       PENSTOCK_UNROLL
       for (int t = 0; t < 2; ++t) {
+        if (t == 1 && StepsHaveGroups<kExpansion, kOrder>(p.chunk)) {
+          expander.Use(ReadGroup<kExpansion, kOrder>(p.chunk, chunk, block, t, lane));
+        }
         uint32_t operands[4];
         expander.Expand(steps[block].words[t], operands);
         PENSTOCK_UNROLL
