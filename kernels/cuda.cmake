@@ -1,6 +1,6 @@
 # The CUDA kernels: for GPUs by nvcc where PENSTOCK_CUDA is on, and always as C++ over the block
 # emulator (tests/cuda/emulator), for tests.
-set(cuda_kernels cuda/device/attention/attention_cuda.cu cuda/device/attention/centred_attention_cuda.cu cuda/device/attention/chosen_attention_cuda.cu cuda/device/attention/span_attention_cuda.cu cuda/device/eviction/eviction_cuda.cu cuda/device/experts/experts_cuda.cu cuda/device/gemm_cuda.cu cuda/device/kv_codec_cuda.cu cuda/device/latents/latent_attention_cuda.cu cuda/device/latents/latents_cuda.cu cuda/device/row_ops_cuda.cu cuda/device/sample_cuda.cu cuda/device/selection/selection_cuda.cu cuda/device/slabs_cuda.cu
+set(cuda_kernels cuda/device/attention/attention_cuda.cu cuda/device/attention/centred_attention_cuda.cu cuda/device/attention/chosen_attention_cuda.cu cuda/device/attention/span_attention_cuda.cu cuda/device/blend/blend_cuda.cu cuda/device/eviction/eviction_cuda.cu cuda/device/experts/experts_cuda.cu cuda/device/gemm_cuda.cu cuda/device/kv_codec_cuda.cu cuda/device/latents/latent_attention_cuda.cu cuda/device/latents/latents_cuda.cu cuda/device/row_ops_cuda.cu cuda/device/sample_cuda.cu cuda/device/selection/selection_cuda.cu cuda/device/slabs_cuda.cu
     cuda/device/experts/quantised_experts_cuda.cu cuda/device/weights/quantised_gemm_cuda.cu)
 set(cuda_device_sources cuda/cuda_device.cc cuda/cuda_transfers.cc)  # no kernels
 set(cuda_host_sources cuda/attention_plan.cc cuda/cuda_pages.cc cuda/cuda_slabs.cc cuda/page_pieces.cc cuda/sharded/head_ranges.cc

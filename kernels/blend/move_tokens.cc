@@ -98,6 +98,7 @@ void MoveTokens(const KeyRotations& rotations, const MoveTokensArgs& args) {
   PENSTOCK_CHECK_GE(std::ssize(args.from),
                     args.kv.layout.BlocksFor(args.from_position + args.tokens));
   PENSTOCK_CHECK_GE(std::ssize(args.to), args.kv.layout.BlocksFor(args.to_position + args.tokens));
+  if (rotations.mover != nullptr) return rotations.mover->Move(args);
   ParallelFor(rotations.exec, args.tokens,
               [&](int64_t token, int) { MoveToken(rotations, args, token); });
 }

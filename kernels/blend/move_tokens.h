@@ -9,14 +9,19 @@
 
 namespace penstock {
 
+class TokenMover;
+
 // How a model rotates keys by their positions.
 struct KeyRotations {
   // Radians per position of each rotated pair of dimensions.
   std::vector<std::vector<float>> tables;
   std::vector<int32_t> layers;  // the index in `tables` of each layer; -1: keys are not rotated
   Exec exec;                    // the runner's, for calls between its steps
+  TokenMover* mover = nullptr;  // of pages in a device's memory; null: they are in the host's
 };
 
+// Arguments of MoveTokens.
+//
 // The room kernels/blend re-uses keys and values of tokens at other positions than they were
 // computed at (CacheBlend, Yao et al., arXiv 2405.16444): it moves them, and measures how far they
 // are from what the new position would have. It knows no model, no request and no owner of a page.
@@ -27,6 +32,14 @@ struct MoveTokensArgs {
   int64_t from_position = 0;  // of the first token, in its table, and
   int64_t to_position = 0;    // there; no token has been evicted, so slots are positions
   int64_t tokens = 0;
+};
+
+// Interface: MoveTokens on the pages of a device, enqueued before the runner's next step. On the
+// runner's thread.
+class TokenMover {
+ public:
+  virtual ~TokenMover() = default;
+  virtual void Move(const MoveTokensArgs& args) = 0;
 };
 
 // Copies the KV of tokens, of all layers, to other positions. Values are copied bit by bit. Keys

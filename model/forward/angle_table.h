@@ -24,6 +24,7 @@ class AngleTable {
 
   size_t pairs() const { return frequencies_.size(); }
   const std::vector<float>& frequencies() const { return frequencies_; }
+  float attention_factor() const { return attention_factor_; }  // of cosines and sines
   Angles At(int32_t position);
 
  private:
