@@ -50,9 +50,13 @@ ValueDeviation DeviationOf(View<const float, 2> reused, View<const float, 2> com
     differences += difference;
     deviation.tokens.push_back(static_cast<float>(difference));
   }
-  // Without any value there is nothing to be far from. NaN stays NaN, which is above every bound.
-  if (differences != 0) deviation.relative = static_cast<float>(std::sqrt(differences / all));
+  deviation.relative = RelativeDeviation(differences, all);
   return deviation;
+}
+
+// Without any value there is nothing to be far from. NaN stays NaN, which is above every bound.
+float RelativeDeviation(double differences, double values) {
+  return differences == 0 ? 0 : static_cast<float>(std::sqrt(differences / values));
 }
 
 std::vector<uint32_t> MostDeviating(std::span<const float> tokens, int64_t count) {

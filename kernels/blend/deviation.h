@@ -27,6 +27,9 @@ struct ValueDeviation {
 ValueDeviation DeviationOf(View<const float, 2> reused, View<const float, 2> computed,
                            int64_t first_column);
 
+// ValueDeviation::relative, of the sums of the squares of the differences and of the values.
+float RelativeDeviation(double differences, double values);
+
 // The `count` tokens that deviate most, ascending, or all if there are fewer. Of equal ones the
 // earlier is taken, and NaN is more than every number. Pure.
 std::vector<uint32_t> MostDeviating(std::span<const float> tokens, int64_t count);

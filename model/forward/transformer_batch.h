@@ -9,10 +9,6 @@
 
 namespace penstock {
 
-// The layer whose values tell which blended tokens are computed further: the first one that
-// attention has changed. Published, with the same choice: CacheBlend.
-inline constexpr int32_t kCheckedLayer = 1;
-
 // The rows of a step's sequences, in order.
 struct TransformerRunner::Batch {
   int64_t rows = 0;

@@ -19,7 +19,8 @@ namespace penstock {
 // enqueued on the device's stream. On the runner's thread.
 //
 // This room, model/cuda/blend, has what blends add to the runner of a GPU. It may use base/,
-// kernels/blend, kernels/cuda with its blend room, and model/forward (angles only).
+// kernels/blend, kernels/cuda with its blend room, and model/forward (steps and
+// angles).
 class CudaBlend final : public TokenMover {
  public:
   struct Options {
