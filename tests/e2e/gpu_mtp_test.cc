@@ -10,8 +10,10 @@
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/expert_model.h"
 #include "tests/e2e/models/latent_model.h"
 #include "tests/e2e/models/model_fixture.h"
+#include "tests/e2e/policy_requests.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -133,6 +135,46 @@ TEST_F(GpuMtpTest, SeveralGpusChangeNoToken) {
                    .worker_suffix = "-emulated"});
   CheckAtOnce(cluster, Mixed(6, 92, 20));
   EXPECT_GT(cluster.decode()[0].State()->mtp_tokens_accepted(), 0u);
+}
+
+// Sequences that evict have no guesses, and those that select pages have some. The layer has keys
+// and values of heads here, and its guesses are random.
+TEST(GpuMtpPoliciesTest, AnswersUnderPoliciesAreThoseWithoutTheLayer) {
+  const TempFolder model;
+  WriteGlmMtpModel(model.path());
+  LocalGenerator local({.model = model.path(),
+                        .step_tokens = 220,
+                        .device = "cuda:0",
+                        .gpu_memory_utilization = kShare,
+                        .evicts = true,
+                        .selects = true});
+  Cluster cluster(
+      {.model = model.path(),
+       .prefill_flags = OnGpu({"--kv_eviction=all", "--kv_selection=all", "--random_chunks"}),
+       .decode_flags = OnGpu({"--kv_eviction=all", "--kv_selection=all", "--random_drafts"}),
+       .worker_suffix = "-emulated"});
+  const std::vector<std::string> policies = {"snapkv:64+32", "", "quest:64", "keydiff:64+16",
+                                             "tova:64+16"};
+  std::vector<TestRequest> requests;
+  for (uint32_t i = 0; i < policies.size(); ++i) {
+    requests.push_back(MakeRequest(90 + 13 * static_cast<int>(i), local.vocab(), 500 + i, 30));
+    requests.back().sampling.stop_token_ids.clear();
+  }
+  const std::vector<TestAnswer> answers = AskForAll(cluster, requests, policies);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const TestRequest& request = requests[i];
+    ASSERT_TRUE(answers[i].status.ok()) << answers[i].status.error_message() << cluster.Logs();
+    const bool evicts = i != 1 && i != 2;
+    if (!evicts) local.Select(policies[i]);
+    const std::vector<uint32_t> want =
+        evicts ? local.GenerateEvicted(request.prompt, request.sampling, request.tokens_max,
+                                       policies[i])
+               : local.Generate(request.prompt, request.sampling, request.tokens_max);
+    local.Select("");
+    EXPECT_EQ(answers[i].tokens[0], want) << policies[i];
+  }
+  EXPECT_GT(cluster.decode()[0].State()->mtp_tokens(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
 }
 
 // `penstock plan` counts the layer for workers on GPUs.
