@@ -30,7 +30,7 @@ std::unique_ptr<MtpDrafter> MtpDrafterOf(WorkerRuntime& runtime) {
   if (host.runner->mtp() == nullptr) return nullptr;
   return std::make_unique<MtpDrafter>(
       *host.runner, host.pool->view(), runtime.clock(),
-      MtpDrafter::Options{.step_tokens = host.cpu_runner->max_step_tokens(),
+      MtpDrafter::Options{.step_tokens = host.step_tokens,
                           .relative_cost = 2.0 * host.layout.Copies() / host.layout.layers});
 }
 

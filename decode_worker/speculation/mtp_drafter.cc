@@ -1,6 +1,7 @@
 #include "decode_worker/speculation/mtp_drafter.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 #include "model/sampler/token_draw.h"
@@ -75,11 +76,22 @@ absl::Status MtpDrafter::GuessNext(std::span<MtpAsk* const> asks, size_t index) 
   return RunSteps(steps, asks, index);
 }
 
-absl::Status MtpDrafter::RunSteps(std::span<const SequenceStep> steps,
+absl::Status MtpDrafter::RunSteps(std::span<SequenceStep> steps, std::span<MtpAsk* const> guessing,
+                                  size_t index) {
+  const TimePoint begun = clock_.Now();
+  const bool draws = runner_.draws_tokens();
+  RETURN_IF_ERROR(draws ? DrawThere(steps, guessing, index) : DrawHere(steps, guessing, index));
+  if (guessing.empty()) return absl::OkStatus();
+  skipped_ = 0;
+  cost_.Add(std::ssize(guessing), Milliseconds(clock_.Now() - begun) / 1000);
+  return absl::OkStatus();
+}
+
+// Draws from the layer's logits.
+absl::Status MtpDrafter::DrawHere(std::span<const SequenceStep> steps,
                                   std::span<MtpAsk* const> guessing, size_t index) {
   const auto vocab = static_cast<size_t>(runner_.vocab());
   logits_.resize(std::max(logits_.size(), guessing.size() * vocab));
-  const TimePoint begun = clock_.Now();
   RETURN_IF_ERROR(runner_.mtp()->StepMtp(
       {.sequences = steps,
        .kv = pages_,
@@ -89,9 +101,22 @@ absl::Status MtpDrafter::RunSteps(std::span<const SequenceStep> steps,
     ask.context->record().Add(
         DrawToken(std::span(logits_).subspan(i * vocab, vocab), ask.draws[index]));
   }
-  if (guessing.empty()) return absl::OkStatus();
-  skipped_ = 0;
-  cost_.Add(std::ssize(guessing), Milliseconds(clock_.Now() - begun) / 1000);
+  return absl::OkStatus();
+}
+
+// Lets the runner draw, so that no logits leave its device.
+absl::Status MtpDrafter::DrawThere(std::span<SequenceStep> steps, std::span<MtpAsk* const> guessing,
+                                   size_t index) {
+  auto next = guessing.begin();
+  for (SequenceStep& step : steps) {
+    if (!std::exchange(step.wants_logits, false)) continue;
+    step.draws = std::span(std::as_const((*next++)->draws)).subspan(index, 1);
+  }
+  drawn_.assign(guessing.size(), {});
+  RETURN_IF_ERROR(runner_.mtp()->StepMtp({.sequences = steps, .kv = pages_, .drawn = drawn_}));
+  for (size_t i = 0; i < guessing.size(); ++i) {
+    guessing[i]->context->record().Add(drawn_[i].id);
+  }
   return absl::OkStatus();
 }
 

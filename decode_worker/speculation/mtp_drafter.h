@@ -54,8 +54,13 @@ class MtpDrafter {
 
   absl::Status RunPending(std::span<MtpAsk> asks);
   absl::Status GuessNext(std::span<MtpAsk* const> asks, size_t index);
-  absl::Status RunSteps(std::span<const SequenceStep> steps, std::span<MtpAsk* const> guessing,
+  // Of `steps`, those with logits are the `guessing`, in order; they draw their `index`-th tokens.
+  absl::Status RunSteps(std::span<SequenceStep> steps, std::span<MtpAsk* const> guessing,
                         size_t index);
+  absl::Status DrawHere(std::span<const SequenceStep> steps, std::span<MtpAsk* const> guessing,
+                        size_t index);
+  absl::Status DrawThere(std::span<SequenceStep> steps, std::span<MtpAsk* const> guessing,
+                         size_t index);
   void SkipGuesses();
 
   ModelRunner& runner_;
@@ -63,7 +68,8 @@ class MtpDrafter {
   const Clock& clock_;
   const Options options_;
   std::vector<float> logits_;
-  StepCost cost_;  // of steps of guesses
+  std::vector<DrawnToken> drawn_;  // by the runner
+  StepCost cost_;                  // of steps of guesses
   SharedAcceptance acceptance_;
   int skipped_ = 0;  // steps without any guess since the last one
 };

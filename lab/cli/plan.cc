@@ -53,14 +53,10 @@ absl::StatusOr<Hardware> ChooseHardware(const PlanOptions& options) {
   return hardware;
 }
 
-absl::Status CheckMtp(const ModelConfig& model, const Hardware& hardware) {
-  if (model.mtp_layers == 0) {
-    return InvalidArgument("--mtp: a {} has no layer for multi-token prediction; leave --mtp out",
-                           model.architecture);
-  }
-  if (!hardware.gpu) return absl::OkStatus();
-  return InvalidArgument("--mtp: workers on GPUs ({}) do not have speculation=mtp; leave it out",
-                         hardware.name);
+absl::Status CheckMtp(const ModelConfig& model) {
+  if (model.mtp_layers > 0) return absl::OkStatus();
+  return InvalidArgument("--mtp: a {} has no layer for multi-token prediction; leave --mtp out",
+                         model.architecture);
 }
 
 absl::Status CheckExperts(const PlanRequest& request, const std::string& expert_memory) {
@@ -87,7 +83,7 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   ASSIGN_OR_RETURN(request.weights,
                    MeasureModel(options.model, request.model, *WeightPolicyOf(options.weights)));
   ASSIGN_OR_RETURN(request.hardware, ChooseHardware(options));
-  if (options.mtp) RETURN_IF_ERROR(CheckMtp(request.model, request.hardware));
+  if (options.mtp) RETURN_IF_ERROR(CheckMtp(request.model));
   request.degrees = {.prefill = DegreeOf(options.prefill_tensor_parallel, options.tensor_parallel),
                      .decode = DegreeOf(options.decode_tensor_parallel, options.tensor_parallel)};
   request.block_tokens = static_cast<int32_t>(options.block_tokens);

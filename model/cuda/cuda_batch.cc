@@ -123,7 +123,7 @@ CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t g
 
 }  // namespace
 
-CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
+CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
                      const cuda::library::PrefillShape* prompts, const KnownBounds* known)
     : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
@@ -133,26 +133,30 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
     const SequenceStep& sequence = args.sequences[i];
     const auto rows = static_cast<int32_t>(sequence.tokens.size());
     const int32_t first_slot = sequence.position - sequence.evicted;
-    const auto first_row = static_cast<int32_t>(tokens.size());
+    const auto first_row = static_cast<int32_t>(arrays.tokens.size());
     parts.push_back({&sequence, first_row, rows, first_slot});
     if (known != nullptr) selecting.Add(sequence, args.kv, first_row, *known);
     for (int32_t row = 0; row < rows; ++row) {
       const int32_t slot = first_slot + row;
-      tokens.push_back(sequence.tokens[row]);
-      positions.push_back(sequence.position + row);
+      arrays.tokens.push_back(sequence.tokens[row]);
+      arrays.positions.push_back(sequence.position + row);
       const uint32_t block = sequence.blocks[slot / page];
-      slots.push_back(int64_t{block} * page + slot % page);
+      arrays.slots.push_back(int64_t{block} * page + slot % page);
       if (args.kv.rows == nullptr) continue;
-      row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
+      arrays.row_slots.push_back(int64_t{args.kv.rows->row[block]} * page + slot % page);
     }
-    if (!sequence.wants_last() && sequence.hidden_sum.empty()) continue;
+    if (!sequence.wants_last() && sequence.hidden_sum.empty() && !sequence.fills_mtp) continue;
     const auto first_last = static_cast<int32_t>(last_rows.size());
+    if (sequence.fills_mtp) {
+      mtp.Add(sequence, i == 0 ? nullptr : &args.sequences[i - 1], first_row, first_last,
+              hidden_size);
+    }
     const int32_t kept = AddLastRows(sequence);
     last_parts.push_back({&sequence, first_last, kept, first_slot + rows - kept});
     last_of[i] = first_last + kept - 1;
   }
   AddOutputs(args.sequences, last_of);
-  all_last = last_rows.size() == tokens.size();
+  all_last = last_rows.size() == arrays.tokens.size();
   all = Plan(parts, args.kv, group, prompts);
   if (!all_last) last = Plan(last_parts, args.kv, group, prompts);
   if (!selecting.any()) return;
@@ -163,9 +167,9 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t group,
 }
 
 bool CudaBatch::paddable() const {
-  return all_last && hidden.empty() && all.prompts.sequences.empty() &&
-         draws.size() <= tokens.size() && all.plan.wide.empty() &&
-         all.plan.narrow.size() <= tokens.size() * static_cast<size_t>(row_tiles_);
+  return all_last && all_output && mtp.rows().empty() && all.prompts.sequences.empty() &&
+         draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
+         all.plan.narrow.size() <= arrays.tokens.size() * static_cast<size_t>(row_tiles_);
 }
 
 CudaBatchShape CudaBatch::PaddedShape(int32_t rows_max) const {
@@ -192,16 +196,28 @@ CudaAttentionShape CudaBatch::PaddedShape(const CudaAttention& attention, int32_
 
 void CudaBatch::PadTo(const CudaBatchShape& shape) {
   const int32_t rows = shape.all.rows;
-  tokens.resize(rows);
-  positions.resize(rows);
-  slots.resize(rows, -1);
-  if (!row_slots.empty()) row_slots.resize(rows, -1);
+  arrays.tokens.resize(rows);
+  arrays.positions.resize(rows);
+  arrays.slots.resize(rows, -1);
+  if (!arrays.row_slots.empty()) arrays.row_slots.resize(rows, -1);
   last_rows.resize(rows);
   draws.resize(rows);  // padding draws belong to no row
   all.PadTo(shape.all);
   if (!all_selected.any()) return;
   unbounded.resize(shape.unbounded, cuda::kNoBlock);
   all_selected.PadTo(shape);
+}
+
+CudaRows CudaBatch::RowsOf(const std::vector<int32_t>& some) const {
+  CudaRows of;
+  for (const int32_t index : some) {
+    const auto row = static_cast<size_t>(index);
+    of.tokens.push_back(arrays.tokens[row]);
+    of.positions.push_back(arrays.positions[row]);
+    of.slots.push_back(arrays.slots[row]);
+    if (!arrays.row_slots.empty()) of.row_slots.push_back(arrays.row_slots[row]);
+  }
+  return of;
 }
 
 void CudaSelected::PadTo(const CudaBatchShape& shape) {
@@ -232,12 +248,14 @@ void CudaAttention::PadTo(const CudaAttentionShape& shape) {
 
 int32_t CudaBatch::AddLastRows(const SequenceStep& sequence) {
   const auto first = static_cast<int32_t>(last_rows.size());
-  const auto end = static_cast<int32_t>(tokens.size());
+  const auto end = static_cast<int32_t>(arrays.tokens.size());
   const auto rows = static_cast<int32_t>(sequence.tokens.size());
-  const int32_t kept = sequence.hidden_sum.empty() ? 1 : rows;
+  const bool sums = !sequence.hidden_sum.empty();
+  const int32_t kept = sums || sequence.fills_mtp ? rows : 1;
   for (int32_t row = end - kept; row < end; ++row) last_rows.push_back(row);
-  if (!sequence.hidden.empty() || !sequence.hidden_sum.empty()) {
-    hidden.push_back({first, kept, sequence.hidden, sequence.hidden_sum});
+  if (!sequence.hidden.empty() || sums) {
+    const int32_t returned = sums ? kept : 1;
+    hidden.push_back({first + kept - returned, returned, sequence.hidden, sequence.hidden_sum});
   }
   return kept;
 }
@@ -247,10 +265,12 @@ void CudaBatch::AddOutputs(std::span<const SequenceStep> sequences,
   for (size_t i = 0; i < sequences.size(); ++i) {
     if (!sequences[i].wants_last()) continue;
     const int32_t row = outputs++;
-    if (!hidden.empty()) output_rows.push_back(last_of[i]);
+    output_rows.push_back(last_of[i]);
     if (sequences[i].wants_logits) logits_rows.push_back(row);
     for (const DrawSpec& draw : sequences[i].draws) draws.push_back(ToSampleRow(draw, row));
   }
+  all_output = output_rows.size() == last_rows.size();
+  if (all_output) output_rows.clear();
 }
 
 }  // namespace penstock

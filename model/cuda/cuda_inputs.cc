@@ -20,4 +20,20 @@ SelectedInputs AddSelected(const CudaSelected& selected, StepInputs& inputs) {
           .rows = inputs.Add(selected.rows)};
 }
 
+StepAngles AddAngles(AngleTable& table, const std::vector<int32_t>& positions, StepInputs& inputs) {
+  const size_t pairs = table.pairs();
+  if (pairs == 0) return {};
+  std::vector<float> cosines, sines;
+  cosines.reserve(positions.size() * pairs);
+  sines.reserve(positions.size() * pairs);
+  for (const int32_t position : positions) {
+    const AngleTable::Angles angles = table.At(position);
+    cosines.insert(cosines.end(), angles.cosines.begin(), angles.cosines.end());
+    sines.insert(sines.end(), angles.sines.begin(), angles.sines.end());
+  }
+  return {.cosines = inputs.Add(cosines),
+          .sines = inputs.Add(sines),
+          .dims = static_cast<int32_t>(2 * pairs)};
+}
+
 }  // namespace penstock

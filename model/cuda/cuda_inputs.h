@@ -1,10 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <vector>
 
 #include "model/cuda/cuda_batch.h"
+#include "model/forward/angle_table.h"
 
 namespace penstock {
 
@@ -41,5 +43,19 @@ struct SelectedInputs {
 };
 
 SelectedInputs AddSelected(const CudaSelected& selected, StepInputs& inputs);
+
+// The angles of a rotation in StepInputs: cosines and sines, [rows][dims / 2].
+struct StepAngles {
+  size_t cosines = 0, sines = 0;
+  int32_t dims = 0;  // 0: no rotation
+};
+
+StepAngles AddAngles(AngleTable& table, const std::vector<int32_t>& positions, StepInputs& inputs);
+
+// The offsets of the arrays of the rows that a layer computes.
+struct StepRows {
+  size_t tokens = 0, positions = 0, slots = 0, row_slots = 0;
+  std::array<StepAngles, 3> angles;  // by LayerRope
+};
 
 }  // namespace penstock

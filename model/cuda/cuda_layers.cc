@@ -21,11 +21,6 @@ namespace {
 
 constexpr float kLog2E = 1.44269504f;
 
-// The tokens that a token sees in a layer; 0: all.
-int32_t WindowIn(const ModelConfig& config, int32_t layer) {
-  return config.sliding_window.empty() ? 0 : config.sliding_window[layer];
-}
-
 // AttentionParams::scale_log2 and cap_factor.
 float ScaleLog2(const ModelConfig& config) {
   return kLog2E * (config.attention_cap != 0 ? config.attention_cap : AttentionScale(config));
@@ -90,12 +85,12 @@ cuda::NormParams CudaLayers::NormAdding(CudaStep& step, const cuda::DeviceBuffer
 void CudaLayers::Embed(const CudaStep& step) const {
   const CudaWeights& w = parts_.weights;
   const bool tied = w.embedding.bytes() == 0;
-  cuda::Embedding({.tokens = step.At<uint32_t>(step.tokens),
+  cuda::Embedding({.tokens = step.At<uint32_t>(step.rows->tokens),
                    .table = tied ? w.lm_head.weight.data : w.embedding.as<Bf16>(),
                    .output = step.residual,
                    .hidden = parts_.config.hidden,
                    .position_table = w.positions.as<Bf16>(),
-                   .positions = step.At<int32_t>(step.positions),
+                   .positions = step.At<int32_t>(step.rows->positions),
                    .multiplier = parts_.config.embedding_multiplier},
                   step.attention->rows, parts_.stream);
 }
@@ -122,7 +117,7 @@ void CudaLayers::AppendKv(int32_t layer, CudaStep& step) const {
   const CudaLayer& w = parts_.weights.layers[layer];
   const int32_t rows = step.attention->rows;
   cuda::AddNorm(NormAdding(step, w.attention_norm), rows, parts_.stream);
-  const StepAngles& angles = step.angles[static_cast<size_t>(config.RopeOf(layer))];
+  const StepAngles& angles = step.rows->angles[static_cast<size_t>(config.RopeOf(layer))];
   if (w.latents.has_value()) return AppendLatents(layer, angles, step);
   const bool each = config.qk_norm == QkNorm::kHead, spans = step.kv.layout.span > 0;
   const bool centred = step.centre_queries != nullptr;
@@ -161,7 +156,7 @@ void CudaLayers::AppendLatents(int32_t layer, const StepAngles& at, const CudaSt
   const LatentPass pass = Latents(w, rows);
   const LatentPass::Angles angles{step.At<float>(at.cosines), step.At<float>(at.sines)};
   pass.StoreLatents(Multiply(w.latent_down, rows), angles, cuda::PlanesOf(step.kv, layer),
-                    step.At<int64_t>(step.slots));
+                    step.At<int64_t>(step.rows->slots));
   if (w.query_down.weight.outputs > 0) {
     pass.NormaliseQueries(Multiply(w.query_down, rows), parts_.scratch.input.as<Bf16>());
   }
@@ -222,7 +217,7 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
           .wide_scratch = s.wide_attention.as<float>(),
           .narrow_scratch = s.narrow_attention.as<float>(),
           .group = config.heads / config.kv_heads,
-          .window = WindowIn(config, layer),
+          .window = config.WindowOf(layer),
           .scale_log2 = ScaleLog2(config),
           .cap_factor = CapFactor(config),
           .sinks = parts_.weights.layers[layer].sinks.as<float>(),
@@ -281,7 +276,7 @@ void CudaLayers::AttendPrompts(int32_t layer, const CudaStep& step) const {
   const AttentionInputs& at = *step.attention_at;
   const int64_t width = int64_t{config.heads} * config.head_dim;
   cuda::library::PrefillShape shape = parts_.prompts;
-  shape.window = WindowIn(config, layer);
+  shape.window = config.WindowOf(layer);
   shape.table_stride = step.attention->table_stride;
   cuda::library::LaunchPrefill(
       {.queries = step.queries,
@@ -352,11 +347,11 @@ void CudaLayers::Finish(int32_t layer, CudaStep& step) const {
   step.to_add_norm = w.mlp_output_norm.as<float>();
 }
 
-// The rows with logits or draws, of scratch.input. Hidden states are read from there, so they go
-// to the memory of the residual, which has ended.
+// The rows with logits or draws, of scratch.input. Hidden states are read from there, so these rows
+// go to the memory of the residual, which has ended.
 const Bf16* CudaLayers::GatherOutputs(const CudaStep& step) const {
   CudaScratch& s = parts_.scratch;
-  if (step.batch.hidden.empty()) return s.input.as<Bf16>();
+  if (step.batch.all_output) return s.input.as<Bf16>();
   cuda::GatherRows({.input = s.input.as<uint32_t>(),
                     .output = s.residual.as<uint32_t>(),
                     .from = step.At<int32_t>(step.output_rows),
@@ -365,9 +360,12 @@ const Bf16* CudaLayers::GatherOutputs(const CudaStep& step) const {
   return s.residual.as<Bf16>();
 }
 
-void CudaLayers::Logits(CudaStep& step) const {
+void CudaLayers::NormOutputs(const cuda::DeviceBuffer& norm, CudaStep& step) const {
+  cuda::AddNorm(NormAdding(step, norm), step.attention->rows, parts_.stream);
+}
+
+void CudaLayers::Logits(const CudaStep& step) const {
   const ModelConfig& config = parts_.config;
-  cuda::AddNorm(NormAdding(step, parts_.weights.final_norm), step.attention->rows, parts_.stream);
   const int32_t rows = step.batch.logits_count();
   if (rows == 0) return;
   const cuda::Product product = Multiply(parts_.weights.lm_head, GatherOutputs(step), rows);
@@ -387,6 +385,33 @@ void CudaLayers::Logits(CudaStep& step) const {
                   .scratch = parts_.scratch.draws.as<void>()},
                  static_cast<int>(step.batch.draws.size()), parts_.stream);
   }
+}
+
+// The hidden states take the memory of the last rows' residual, which has ended or not begun, and
+// the norms that of the product of them.
+void CudaLayers::ProjectMtp(const CudaStep& step) const {
+  const CudaWeights& w = parts_.weights;
+  CudaScratch& s = parts_.scratch;
+  const int32_t rows = step.attention->rows, hidden = parts_.config.hidden;
+  const MtpPass pass({.weights = w.mtp,
+                      .hidden = hidden,
+                      .epsilon = parts_.config.norm_epsilon,
+                      .rows = rows,
+                      .states = s.last_residual.as<float>(),
+                      .stream = parts_.stream});
+  const MtpRows& mtp = step.batch.mtp;
+  if (!mtp.states().empty()) {
+    pass.GatherStates(s.input.as<Bf16>(), step.At<uint32_t>(step.mtp_states));
+  }
+  const auto* before = step.At<float>(step.mtp_before);
+  for (const RowRange& given : mtp.given()) {
+    pass.PutStates(before, given.first, given.count);
+    before += given.count * hidden;
+  }
+  pass.Join(step.residual, step.At<int32_t>(step.mtp_order), s.product.as<Bf16>(),
+            s.input.as<Bf16>());
+  cuda::SumSlices({.product = Multiply(w.mtp_projection, rows), .output = step.residual}, rows,
+                  parts_.stream);
 }
 
 }  // namespace penstock

@@ -36,12 +36,17 @@ class CudaLayers {
   void Embed(const CudaStep& step) const;
   // Projects and rotates queries, keys and values.
   void AppendKv(int32_t layer, CudaStep& step) const;
-  void KeepLastRows(CudaStep& step) const;  // keeps only the rows with logits or draws
+  void KeepLastRows(CudaStep& step) const;  // keeps only the rows of CudaBatch::last_rows
   void Attend(int32_t layer, const CudaStep& step) const;
   void Finish(int32_t layer, CudaStep& step) const;  // output projection and MLP
-  // Computes the logits [rows][vocabulary] of the step's rows in scratch.product, and makes the
+  // Computes the hidden states of the step's rows, behind `norm`, in scratch.input.
+  void NormOutputs(const cuda::DeviceBuffer& norm, CudaStep& step) const;
+  // Computes the logits [rows][vocabulary] of these hidden states in scratch.product, and makes the
   // draws.
-  void Logits(CudaStep& step) const;
+  void Logits(const CudaStep& step) const;
+  // Replaces the residual, which has the embeddings of the rows' tokens, by the input of the layer
+  // for multi-token prediction. Where the step keeps hidden states, they are in scratch.input.
+  void ProjectMtp(const CudaStep& step) const;
 
  private:
   // Multiplies the rows of scratch.input. The second function multiplies those of `input`.

@@ -14,20 +14,16 @@
 namespace penstock {
 namespace {
 
-StepAngles AddAngles(AngleTable& table, const std::vector<int32_t>& positions, StepInputs& inputs) {
-  const size_t pairs = table.pairs();
-  if (pairs == 0) return {};
-  std::vector<float> cosines, sines;
-  cosines.reserve(positions.size() * pairs);
-  sines.reserve(positions.size() * pairs);
-  for (const int32_t position : positions) {
-    const AngleTable::Angles angles = table.At(position);
-    cosines.insert(cosines.end(), angles.cosines.begin(), angles.cosines.end());
-    sines.insert(sines.end(), angles.sines.begin(), angles.sines.end());
+// The hidden states that StepMtp takes from the host.
+absl::Status CheckBefore(const StepArgs& args, int32_t hidden) {
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    const SequenceStep& sequence = args.sequences[i];
+    const size_t wanted = sequence.tokens.size() * static_cast<size_t>(hidden);
+    if (sequence.before.size() == wanted && !sequence.fills_mtp) continue;
+    return InvalidArgument("sequence {} has {} numbers of the tokens before, it must have {}", i,
+                           sequence.before.size(), wanted);
   }
-  return {.cosines = inputs.Add(cosines),
-          .sines = inputs.Add(sines),
-          .dims = static_cast<int32_t>(2 * pairs)};
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -43,7 +39,7 @@ CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 int32_t CudaRunner::vocab() const { return config_.vocab; }
 int32_t CudaRunner::max_position() const { return config_.max_position; }
 KvLayout CudaRunner::kv_layout() const {
-  return {.layers = config_.layers,
+  return {.layers = config_.KvLayers(),
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
@@ -119,10 +115,8 @@ absl::Status CudaRunner::KeepBounds(const PagedKv& kv) {
 }
 
 absl::Status CudaRunner::CheckProducts() const {
-  for (const CudaLayer& layer : weights_->layers) {
-    for (const CudaMatrix* m : layer.Matrices()) {
-      RETURN_IF_ERROR(options_.products->Check(m->weight));
-    }
+  for (const CudaMatrix* m : weights_->Matrices()) {
+    RETURN_IF_ERROR(options_.products->Check(m->weight));
   }
   return makes_logits() ? options_.products->Check(weights_->lm_head.weight) : absl::OkStatus();
 }
@@ -181,17 +175,41 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .draws_tokens = draws_tokens(),
                                    .hidden_size = hidden_size(),
                                    .takes_evicted = evictor_ != nullptr && format.span == 0,
+                                   .has_mtp = config_.use_mtp,
                                    .selects_pages = selector_ != nullptr && format.span == 0}));
   RETURN_IF_ERROR(CheckPages(args.kv));
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
   const cuda::library::PrefillShape prompts = this->prompts();
-  CudaStep step(CudaBatch(args, config_.heads / config_.kv_heads,
+  CudaStep step(CudaBatch(args, config_.hidden, config_.heads / config_.kv_heads,
                           options_.fast_prompts ? &prompts : nullptr,
                           selector_ != nullptr ? &selector_->known() : nullptr));
   RETURN_IF_ERROR(RunStep(args, step));
   if (step.batch.selecting.any()) step.batch.selecting.RememberIn(selector_->known(), args.kv);
   return absl::OkStatus();
+}
+
+absl::Status CudaRunner::StepMtp(const StepArgs& args) {
+  RETURN_IF_ERROR(CheckSpans(args.kv.layout.format()));
+  RETURN_IF_ERROR(CheckStep(args, {.layout = kv_layout(),
+                                   .vocab = vocab(),
+                                   .max_position = max_position(),
+                                   .max_tokens = options_.max_step_tokens,
+                                   .draws_tokens = draws_tokens(),
+                                   .hidden_size = hidden_size(),
+                                   .has_mtp = true}));
+  RETURN_IF_ERROR(CheckBefore(args, config_.hidden));
+  RETURN_IF_ERROR(CheckPages(args.kv));
+  if (args.sequences.empty()) return absl::OkStatus();
+  device_.Select();
+  CudaStep step(CudaBatch(args, config_.hidden, config_.heads / config_.kv_heads));
+  for (const SequenceStep& sequence : args.sequences) step.batch.mtp.AddGiven(sequence);
+  RETURN_IF_ERROR(Agree({.prepared = Prepare(args, step)}).prepared);
+  BeginMtp(step.all_rows, step.batch.all, step);
+  layers().AppendKv(config_.layers, step);
+  if (FinishLayer(config_.layers, step)) MakeOutputs(weights_->mtp.norm, step);
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  return Outputs(args, step);
 }
 
 absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
@@ -247,9 +265,9 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
   const RowRange all{.first = 0, .count = step.batch.all.rows};
   const std::span<const RowRange> observed =
       args.observed.empty() ? std::span(&all, 1) : args.observed;
-  const int32_t count = config_.layers;
-  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
-  BeginLayers(step);
+  const int32_t count = config_.layers, stored = config_.KvLayers();
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : stored;
+  BeginLayers(step.all_rows, step.batch.all, step);
   for (int32_t i = 0; i < count; ++i) {
     layers().AppendKv(i, step);
     const auto* queries = scratch_.queries.as<Bf16>();
@@ -257,28 +275,52 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
       observed_->Copy(queries, rows.first, rows.count, device_.stream());
     }
     observed_->Mark(device_.stream());
-    if (FinishLayer(i, step) && i + 1 == count && makes_logits()) layers().Logits(step);
+    if (FinishLayer(i, step) && i + 1 == count) FinishStep(args, step);
     if (i == 0 && args.meanwhile) args.meanwhile();
     const View<const float, 2> taken = observed_->Await(all.count);
     RETURN_IF_ERROR(cuda::TakeStatus("a step"));
     args.on_queries(i, taken);
-    const bool reports = args.on_layers_done && ((i + 1) % group == 0 || i + 1 == count);
+    const bool reports = args.on_layers_done && ((i + 1) % group == 0 || i + 1 == stored);
     if (reports) args.on_layers_done(i / group * group, i + 1);
   }
-  return Outputs(args, step);
+  RETURN_IF_ERROR(Outputs(args, step));
+  if (args.on_layers_done && stored > count) args.on_layers_done(count / group * group, stored);
+  return absl::OkStatus();
+}
+
+StepRows CudaRunner::AddRows(const CudaRows& of, StepInputs& inputs) {
+  StepRows rows{.tokens = inputs.Add(of.tokens),
+                .slots = inputs.Add(of.slots),
+                .row_slots = inputs.Add(of.row_slots)};
+  rows.angles[static_cast<size_t>(LayerRope::kMain)] =
+      AddAngles(scratch_.angles, of.positions, inputs);
+  rows.angles[static_cast<size_t>(LayerRope::kLocal)] =
+      AddAngles(scratch_.local_angles, of.positions, inputs);
+  if (weights_->positions.bytes() > 0) rows.positions = inputs.Add(of.positions);
+  return rows;
+}
+
+// The inputs of the layer for multi-token prediction: of the step's rows that it takes, or of all.
+void CudaRunner::AddMtp(CudaStep& step, StepInputs& inputs) {
+  const MtpRows& mtp = step.batch.mtp;
+  if (mtp.given().empty() && mtp.rows().empty()) return;
+  const bool some = !mtp.rows().empty();
+  if (some) {
+    step.mtp_rows = AddRows(step.batch.RowsOf(mtp.rows()), inputs);
+    step.mtp_attention.rows = static_cast<int32_t>(mtp.rows().size());
+  }
+  step.mtp_states = inputs.Add(mtp.states());
+  step.mtp_before = inputs.Add(mtp.before());
+  step.mtp_order =
+      inputs.Add(MtpRows::JoinedOrder(some ? step.mtp_attention.rows : step.batch.all.rows));
 }
 
 absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   CudaScratch& s = scratch_;
   const CudaBatch& batch = step.batch;
   StepInputs inputs;
-  step.tokens = inputs.Add(batch.tokens);
-  step.slots = inputs.Add(batch.slots);
-  step.row_slots = inputs.Add(batch.row_slots);
-  step.angles[static_cast<size_t>(LayerRope::kMain)] = AddAngles(s.angles, batch.positions, inputs);
-  step.angles[static_cast<size_t>(LayerRope::kLocal)] =
-      AddAngles(s.local_angles, batch.positions, inputs);
-  if (weights_->positions.bytes() > 0) step.positions = inputs.Add(batch.positions);
+  step.all_rows = AddRows(batch.arrays, inputs);
+  AddMtp(step, inputs);
   step.last_rows = inputs.Add(batch.last_rows);
   step.output_rows = inputs.Add(batch.output_rows);
   step.draws = inputs.Add(batch.draws);
@@ -299,10 +341,11 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   return absl::OkStatus();
 }
 
-// Sets what the layers change, for the first of them, and embeds the tokens. A step whose capture
-// was refused is enqueued again.
-void CudaRunner::BeginLayers(CudaStep& step) {
-  step.attention = &step.batch.all;
+// Sets what the layers change, for the first of them, and embeds the rows' tokens. A step whose
+// capture was refused is enqueued again.
+void CudaRunner::BeginLayers(const StepRows& rows, const CudaAttention& attention, CudaStep& step) {
+  step.rows = &rows;
+  step.attention = &attention;
   step.attention_at = &step.all_at;
   step.selected = &step.batch.all_selected;
   step.selected_at = &step.all_selected_at;
@@ -312,6 +355,13 @@ void CudaRunner::BeginLayers(CudaStep& step) {
   step.to_add = {};
   step.to_add_norm = nullptr;
   layers().Embed(step);
+}
+
+// The same for the layer for multi-token prediction, which has no means of keys.
+void CudaRunner::BeginMtp(const StepRows& rows, const CudaAttention& attention, CudaStep& step) {
+  BeginLayers(rows, attention, step);
+  step.centre_queries = nullptr;
+  layers().ProjectMtp(step);
 }
 
 absl::Status CudaRunner::GrowAttention(const CudaAttention& attention) {
@@ -348,10 +398,10 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
   const size_t slices = options_.products->Slices(weights_->lm_head.weight);
   const auto rows = static_cast<size_t>(batch.logits_count());
   RETURN_IF_ERROR(Grow(s.product, slices * rows * row_bytes, "logits"));
-  if (!batch.hidden.empty()) {
-    RETURN_IF_ERROR(Grow(s.hidden_states, batch.last_rows.size() * config_.hidden * sizeof(Bf16),
-                         "hidden states"));
-  }
+  size_t hidden_rows = 0;
+  for (const CudaHidden& hidden : batch.hidden) hidden_rows += static_cast<size_t>(hidden.count);
+  RETURN_IF_ERROR(
+      Grow(s.hidden_states, hidden_rows * config_.hidden * sizeof(Bf16), "hidden states"));
   RETURN_IF_ERROR(Grow(s.logits, batch.logits_rows.size() * row_bytes, "logits"));
   const size_t draws_bytes = batch.draws.size() * sizeof(cuda::SampledRow);
   const auto draws = static_cast<int>(batch.draws.size());
@@ -363,26 +413,45 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
 void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
   auto& group_done = scratch_.group_done;
   const CudaLayers layers = this->layers();
-  BeginLayers(step);
-  const int32_t count = config_.layers;
-  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : count;
+  BeginLayers(step.all_rows, step.batch.all, step);
+  const int32_t count = config_.layers, stored = config_.KvLayers();
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : stored;
   size_t groups = 0;
+  const auto mark_done = [&](int32_t done) {
+    if (!args.on_layers_done || (done % group != 0 && done != stored)) return;
+    if (group_done.size() == groups) group_done.push_back(std::make_unique<CudaEvent>());
+    cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
+  };
   for (int32_t i = 0; i < count; ++i) {
     layers.AppendKv(i, step);
-    if (args.on_layers_done && ((i + 1) % group == 0 || i + 1 == count)) {
-      if (group_done.size() == groups) group_done.push_back(std::make_unique<CudaEvent>());
-      cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
-    }
-    if (!FinishLayer(i, step)) return;
+    mark_done(i + 1);
+    if (FinishLayer(i, step) && i + 1 == count) FinishStep(args, step);
   }
+  if (stored > count) mark_done(stored);
+}
+
+// Enqueues what follows the last layer. The layer for multi-token prediction takes the memory of
+// the outputs, so these are copied first.
+void CudaRunner::FinishStep(const StepArgs& args, CudaStep& step) {
+  MakeOutputs(weights_->final_norm, step);
+  if (step.batch.mtp.rows().empty()) return;
+  CopyOutputs(args, step.batch);
+  BeginMtp(step.mtp_rows, step.mtp_attention, step);
+  layers().AppendKv(config_.layers, step);
+}
+
+// Enqueues the hidden states behind `norm`, and what rank 0 makes of them.
+void CudaRunner::MakeOutputs(const cuda::DeviceBuffer& norm, CudaStep& step) {
+  const CudaLayers layers = this->layers();
+  if (makes_logits() || !step.batch.mtp.rows().empty()) layers.NormOutputs(norm, step);
   if (makes_logits()) layers.Logits(step);
 }
 
 // Enqueues what follows a layer's keys and values. Returns false if no row needs it: in the last
-// layer only those with logits or draws do.
+// layer, and in that for multi-token prediction, only CudaBatch::last_rows do.
 bool CudaRunner::FinishLayer(int32_t layer, CudaStep& step) {
   const CudaLayers layers = this->layers();
-  if (layer + 1 == config_.layers) {
+  if (layer + 1 >= config_.layers) {
     if (step.batch.last_rows.empty()) return false;
     if (!step.batch.all_last) layers.KeepLastRows(step);
   }
@@ -395,7 +464,7 @@ bool CudaRunner::FinishLayer(int32_t layer, CudaStep& step) {
 // groups.
 absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   if (!args.on_layers_done) return absl::OkStatus();
-  const int32_t layers = config_.layers, copies = args.kv.layout.Copies();
+  const int32_t layers = config_.KvLayers(), copies = args.kv.layout.Copies();
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   size_t index = 0;
   for (int32_t first = 0; first < layers; first += group) {
@@ -406,22 +475,40 @@ absl::Status CudaRunner::ReportLayers(const StepArgs& args) {
   return absl::OkStatus();
 }
 
+// Enqueues the copies of the results to page-locked memory.
+void CudaRunner::CopyOutputs(const StepArgs& args, const CudaBatch& batch) {
+  if (!makes_logits()) return;
+  const size_t row_bytes = sizeof(float) * config_.vocab;
+  const auto* logits = scratch_.product.as<std::byte>();
+  for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
+    cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
+                     logits + batch.logits_rows[i] * row_bytes, row_bytes, device_.stream());
+  }
+  cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
+                   args.drawn.size() * sizeof(cuda::SampledRow), device_.stream());
+  CopyHidden(batch);
+}
+
+// The hidden states come one behind the other. Those that lie so on the device are one copy.
+void CudaRunner::CopyHidden(const CudaBatch& batch) {
+  const auto row_bytes = static_cast<int64_t>(sizeof(Bf16)) * config_.hidden;
+  auto* to = scratch_.hidden_states.as<std::byte>();
+  for (size_t i = 0; i < batch.hidden.size();) {
+    const int64_t first = batch.hidden[i].first;
+    int64_t end = first;
+    for (; i < batch.hidden.size() && batch.hidden[i].first == end; ++i) {
+      end += batch.hidden[i].count;
+    }
+    const int64_t bytes = (end - first) * row_bytes;
+    cuda::CopyToHost(to, scratch_.input.as<std::byte>() + first * row_bytes,
+                     static_cast<size_t>(bytes), device_.stream());
+    to += bytes;
+  }
+}
+
 absl::Status CudaRunner::Outputs(const StepArgs& args, const CudaStep& step) {
   const CudaBatch& batch = step.batch;
-  const size_t row_bytes = sizeof(float) * config_.vocab;
-  if (makes_logits()) {
-    const auto* logits = scratch_.product.as<std::byte>();
-    for (size_t i = 0; i < batch.logits_rows.size(); ++i) {
-      cuda::CopyToHost(scratch_.logits.as<std::byte>() + i * row_bytes,
-                       logits + batch.logits_rows[i] * row_bytes, row_bytes, device_.stream());
-    }
-    cuda::CopyToHost(scratch_.drawn.as<void>(), scratch_.sampled.as<void>(),
-                     args.drawn.size() * sizeof(cuda::SampledRow), device_.stream());
-    if (!batch.hidden.empty()) {
-      cuda::CopyToHost(scratch_.hidden_states.as<void>(), scratch_.input.as<void>(),
-                       batch.last_rows.size() * config_.hidden * sizeof(Bf16), device_.stream());
-    }
-  }
+  if (batch.mtp.rows().empty()) CopyOutputs(args, batch);  // FinishStep has not
   cuda::Synchronize(device_.stream());
   RETURN_IF_ERROR(cuda::TakeStatus("a step"));
   Collect(args, batch);
@@ -450,8 +537,8 @@ void CudaRunner::Collect(const StepArgs& args, const CudaBatch& batch) {
 // Sums are made in the order of the tokens.
 void CudaRunner::CollectHidden(const CudaBatch& batch) const {
   const auto width = static_cast<size_t>(config_.hidden);
+  const Bf16* row = scratch_.hidden_states.as<Bf16>();
   for (const CudaHidden& hidden : batch.hidden) {
-    const Bf16* row = scratch_.hidden_states.as<Bf16>() + static_cast<size_t>(hidden.first) * width;
     for (int32_t i = 0; i < hidden.count; ++i, row += width) {
       for (size_t e = 0; e < hidden.sum.size(); ++e) hidden.sum[e] += ToFloat(row[e]);
     }

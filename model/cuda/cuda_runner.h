@@ -18,11 +18,14 @@ namespace penstock {
 // With a shard of the model, the runner is one rank of several, which all make the same steps; rank
 // 0 makes the logits.
 //
+// The layer for multi-token prediction is computed behind the last one, from hidden states that
+// stay on the device.
+//
 // This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
 // tensor-parallel group. It may use base/, base/log, kernels/, kernels/cpu, kernels/cuda,
 // kernels/library, model/forward and model/sampler. It compiles without CUDA, and does not know
 // NCCL, requests or scheduling.
-class CudaRunner final : public ModelRunner {
+class CudaRunner final : public ModelRunner, public MtpLayer {
  public:
   struct Options {
     int32_t max_step_tokens = 512;
@@ -57,6 +60,7 @@ class CudaRunner final : public ModelRunner {
   bool runs_beside_caller() const override { return true; }
   // Hidden states are those that products read: rounded to bf16.
   int32_t hidden_size() const override { return config_.hidden; }
+  MtpLayer* mtp() override { return config_.use_mtp ? this : nullptr; }
   // Of this GPU's heads.
   std::optional<EvictionAttention> eviction_attention() const override;
   CudaEvictor* evictor() const { return evictor_.get(); }  // null: no evictions
@@ -72,6 +76,9 @@ class CudaRunner final : public ModelRunner {
   // Errors as in TransformerRunner::Step. INTERNAL reports a CUDA error, after which the device's
   // state is unknown.
   absl::Status Step(const StepArgs& args) override;
+  // The same, beside those of TransformerRunner::StepMtp. It takes no evicted positions and no
+  // selections, and is never a graph.
+  absl::Status StepMtp(const StepArgs& args) override;
 
  private:
   CudaRunner(const Weights& weights, cuda::CudaDevice& device, const Options& options);
@@ -81,14 +88,21 @@ class CudaRunner final : public ModelRunner {
   absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
   absl::Status StepObserved(const StepArgs& args, CudaStep& step);
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
-  void BeginLayers(CudaStep& step);
+  StepRows AddRows(const CudaRows& of, StepInputs& inputs);
+  void AddMtp(CudaStep& step, StepInputs& inputs);
+  void BeginLayers(const StepRows& rows, const CudaAttention& attention, CudaStep& step);
+  void BeginMtp(const StepRows& rows, const CudaAttention& attention, CudaStep& step);
   void Enqueue(const StepArgs& args, CudaStep& step);
   bool FinishLayer(int32_t layer, CudaStep& step);
+  void FinishStep(const StepArgs& args, CudaStep& step);
+  void MakeOutputs(const cuda::DeviceBuffer& norm, CudaStep& step);
   absl::Status AllocateEvictions();
   absl::Status GrowScratch(const CudaBatch& batch);
   absl::Status GrowAttention(const CudaAttention& attention);
   absl::Status BeginSelection(const StepArgs& args, const CudaBatch& batch);
   absl::Status RunStep(const StepArgs& args, CudaStep& step);
+  void CopyOutputs(const StepArgs& args, const CudaBatch& batch);
+  void CopyHidden(const CudaBatch& batch);
   absl::Status Outputs(const StepArgs& args, const CudaStep& step);
   void Collect(const StepArgs& args, const CudaBatch& batch);
   void CollectHidden(const CudaBatch& batch) const;

@@ -15,14 +15,11 @@ absl::Status CudaScratch::Allocate(const ModelConfig& config, const CudaWeights&
   }
   const size_t hidden = config.hidden, query_width = static_cast<size_t>(QueryWidth(config));
   size_t input_width = std::max(hidden, query_width), product_width = 0, expanded_bytes = 0;
-  for (const CudaLayer& layer : weights.layers) {
-    for (const CudaMatrix* m : layer.Matrices()) {
-      input_width = std::max<size_t>(input_width, m->weight.inputs);
-      product_width = std::max<size_t>(product_width,
-                                       size_t{1} * products.Slices(m->weight) * m->weight.outputs);
-      if (m->weight.quantised())
-        expanded_bytes = std::max(expanded_bytes, ExpandedBytes(m->weight));
-    }
+  for (const CudaMatrix* m : weights.Matrices()) {
+    input_width = std::max<size_t>(input_width, m->weight.inputs);
+    product_width =
+        std::max<size_t>(product_width, size_t{1} * products.Slices(m->weight) * m->weight.outputs);
+    if (m->weight.quantised()) expanded_bytes = std::max(expanded_bytes, ExpandedBytes(m->weight));
   }
   RETURN_IF_ERROR(Grow(residual, rows * hidden * sizeof(float), "residual"));
   RETURN_IF_ERROR(Grow(last_residual, rows * hidden * sizeof(float), "residual"));

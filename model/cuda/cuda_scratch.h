@@ -55,7 +55,7 @@ struct CudaScratch {
   cuda::PinnedBuffer inputs_here;              // staging memory of `inputs`
   cuda::PinnedBuffer logits;                   // f32 rows
   cuda::PinnedBuffer drawn;                    // `sampled` on the host
-  cuda::PinnedBuffer hidden_states;            // bf16, of CudaBatch::last_rows
+  cuda::PinnedBuffer hidden_states;            // bf16, of CudaBatch::hidden, in order
   std::vector<std::unique_ptr<CudaEvent>> group_done;
 
  private:

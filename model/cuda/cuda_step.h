@@ -1,6 +1,5 @@
 #pragma once
 
-#include <array>
 #include <utility>
 
 #include "kernels/cuda/row_params.h"
@@ -9,14 +8,8 @@
 
 namespace penstock {
 
-// The angles of a rotation in a step's inputs: cosines and sines, [rows][dims / 2].
-struct StepAngles {
-  size_t cosines = 0, sines = 0;
-  int32_t dims = 0;  // 0: no rotation
-};
-
 // A step in progress: its batch and the addresses of its arrays on the device. Lives on the stack
-// of CudaRunner::Step.
+// of CudaRunner::Step or StepMtp.
 struct CudaStep {
   explicit CudaStep(CudaBatch of) : batch(std::move(of)) {}
 
@@ -32,21 +25,24 @@ struct CudaStep {
   // The layer of the pages that has the model's layer; with a span, the first of its two copies.
   int32_t StoredLayer(int32_t layer) const { return kv.layout.Copies() * layer; }
   const int64_t* SlotsOf(int32_t stored) const {
-    return At<int64_t>(InRows(stored) ? row_slots : slots);
+    return At<int64_t>(InRows(stored) ? rows->row_slots : rows->slots);
   }
 
   CudaBatch batch;
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
   // Offsets in `inputs`.
-  size_t tokens = 0, positions = 0, slots = 0, row_slots = 0, last_rows = 0, output_rows = 0;
-  size_t draws = 0;
-  std::array<StepAngles, 3> angles;  // by LayerRope
-  size_t unbounded = 0;
+  size_t last_rows = 0, output_rows = 0, draws = 0, unbounded = 0;
+  StepRows all_rows, mtp_rows;  // of all rows, and of those of batch.mtp
+  // Of batch.mtp: its states, those that are given, and the order of the layer's input.
+  size_t mtp_states = 0, mtp_before = 0, mtp_order = 0;
   AttentionInputs all_at, last_at;
   SelectedInputs all_selected_at, last_selected_at;
-  // The rows that the rest of the layer computes: all rows, and in the last layer those with logits
-  // or draws.
+  CudaAttention mtp_attention;  // of batch.mtp's rows, which have keys and values alone
+  // The rows that the layer computes: all rows, or those for multi-token prediction.
+  const StepRows* rows = nullptr;
+  // The rows that the rest of the layer computes: these, and in the last layer those of
+  // CudaBatch::last_rows.
   const CudaAttention* attention = nullptr;
   const AttentionInputs* attention_at = nullptr;
   const CudaSelected* selected = nullptr;

@@ -198,6 +198,16 @@ class Uploader {
     return Bias(bias, part, what, target);
   }
 
+  // The parts around the layer for multi-token prediction, which all ranks have in whole.
+  absl::Status Mtp(const MtpWeights& from, CudaWeights& target) {
+    RETURN_IF_ERROR(Floats(from.token_norm, "norm of tokens (enorm)", target.mtp.token_norm));
+    RETURN_IF_ERROR(
+        Floats(from.hidden_norm, "norm of hidden states (hnorm)", target.mtp.hidden_norm));
+    RETURN_IF_ERROR(Floats(from.norm, "norm of guesses (shared_head.norm)", target.mtp.norm));
+    return Matrix(from.projection, {}, WholeOf(from.projection), "projection of guesses (eh_proj)",
+                  target.mtp_projection);
+  }
+
   absl::Status Finish() { return upload_.Finish(); }
 
   absl::Status Layer(const LayerWeights& from, const ModelConfig& config, const ModelShard& shard,
@@ -463,6 +473,7 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
   for (size_t i = 0; i < weights.layers.size(); ++i) {
     RETURN_IF_ERROR(uploader.Layer(weights.layers[i], weights.config, shard, target->layers[i]));
   }
+  if (weights.mtp.has_value()) RETURN_IF_ERROR(uploader.Mtp(*weights.mtp, *target));
   RETURN_IF_ERROR(uploader.Floats(weights.final_norm, "final norm", target->final_norm));
   // Only rank 0 makes logits; but if lm_head is the embedding too, all ranks need it.
   if (shard.rank == 0 || target->embedding.bytes() == 0) {
@@ -473,8 +484,18 @@ absl::StatusOr<std::unique_ptr<CudaWeights>> CudaWeights::Upload(const Weights& 
   return target;
 }
 
+std::vector<const CudaMatrix*> CudaWeights::Matrices() const {
+  std::vector<const CudaMatrix*> all;
+  for (const CudaLayer& layer : layers) {
+    for (const CudaMatrix* matrix : layer.Matrices()) all.push_back(matrix);
+  }
+  if (mtp_projection.weight.outputs > 0) all.push_back(&mtp_projection);
+  return all;
+}
+
 size_t CudaWeights::bytes() const {
-  size_t bytes = embedding.bytes() + positions.bytes() + final_norm.bytes() + BytesOf(lm_head);
+  size_t bytes = embedding.bytes() + positions.bytes() + final_norm.bytes() + BytesOf(lm_head) +
+                 mtp.bytes() + BytesOf(mtp_projection);
   for (const CudaLayer& layer : layers) {
     bytes += layer.attention_norm.bytes() + layer.attention_output_norm.bytes() +
              layer.mlp_norm.bytes() + layer.mlp_output_norm.bytes() + layer.q_norm.bytes() +

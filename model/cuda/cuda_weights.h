@@ -9,6 +9,7 @@
 #include "kernels/cuda/gemm.h"
 #include "model/cuda/experts/device_experts.h"
 #include "model/cuda/latents/device_latents.h"
+#include "model/cuda/mtp/mtp_pass.h"
 #include "model/weights/model_shard.h"
 #include "model/weights/weights.h"
 
@@ -58,10 +59,15 @@ struct CudaWeights {
                                                              void* stream);
 
   size_t bytes() const;
+  // The matrices that multiply rows of a step, but for lm_head and routed experts.
+  std::vector<const CudaMatrix*> Matrices() const;
 
-  cuda::DeviceBuffer embedding;  // Bf16 [vocab][hidden]; empty if it is a bf16 lm_head
-  cuda::DeviceBuffer positions;  // Bf16 [max_position][hidden]; empty if none are learned
-  std::vector<CudaLayer> layers;
+  cuda::DeviceBuffer embedding;   // Bf16 [vocab][hidden]; empty if it is a bf16 lm_head
+  cuda::DeviceBuffer positions;   // Bf16 [max_position][hidden]; empty if none are learned
+  std::vector<CudaLayer> layers;  // as Weights::layers
+  // With the layer for multi-token prediction. In whole.
+  DeviceMtp mtp;
+  CudaMatrix mtp_projection;
   cuda::DeviceBuffer final_norm;
   CudaMatrix lm_head;  // empty on ranks other than 0, unless it is the embedding too
 };

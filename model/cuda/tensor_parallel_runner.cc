@@ -123,7 +123,7 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
 }
 
 KvLayout TensorParallelRunner::kv_layout() const {
-  return {.layers = config_.layers,
+  return {.layers = config_.KvLayers(),
           .kv_heads = config_.kv_heads,
           .head_dim = config_.head_dim,
           .window = config_.WindowOfAllLayers(),
@@ -167,9 +167,17 @@ void TensorParallelRunner::CheckLinks() const {
 absl::Status TensorParallelRunner::Step(const StepArgs& args) {
   PENSTOCK_CHECK(pages_ != nullptr && args.kv.arena == pages_->view().arena);
   Progress progress(ranks_.size());
-  threads_.Start([&](int rank) { return StepOf(rank, args, progress); });
+  threads_.Start([&](int rank) { return StepOf(rank, &CudaRunner::Step, args, progress); });
   if (args.meanwhile) args.meanwhile();
   if (!args.sequences.empty()) Report(args, progress);
+  Await(Progress::kAll, progress);
+  return threads_.Join();
+}
+
+absl::Status TensorParallelRunner::StepMtp(const StepArgs& args) {
+  PENSTOCK_CHECK(pages_ != nullptr && args.kv.arena == pages_->view().arena);
+  Progress progress(ranks_.size());
+  threads_.Start([&](int rank) { return StepOf(rank, &CudaRunner::StepMtp, args, progress); });
   Await(Progress::kAll, progress);
   return threads_.Join();
 }
@@ -186,24 +194,26 @@ bool TensorParallelRunner::Await(int reports, Progress& progress) const {
 // layer before it reports the layer's queries. So each exchange that a GPU waits for is enqueued on
 // all GPUs, and work for an eviction, which may be queued behind the exchange, comes to its end.
 void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
-  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : config_.layers;
+  const int32_t layers = config_.KvLayers();
+  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   int64_t rows = 0;
   for (const SequenceStep& sequence : args.sequences) rows += std::ssize(sequence.tokens);
   int reports = 0;
-  for (int32_t layer = 0; layer < config_.layers; ++layer) {
-    if (args.on_queries) {
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    if (args.on_queries && layer < config_.layers) {
       if (!Await(++reports, progress)) return;
       args.on_queries(layer, queries_->first(rows));
       progress.Release(reports);
     }
     const int32_t end = layer + 1;
-    if (!args.on_layers_done || (end % group != 0 && end != config_.layers)) continue;
+    if (!args.on_layers_done || (end % group != 0 && end != layers)) continue;
     if (!Await(++reports, progress)) return;
     args.on_layers_done(layer / group * group, end);
   }
 }
 
-absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progress& progress) {
+absl::Status TensorParallelRunner::StepOf(int rank, StepCall call, const StepArgs& args,
+                                          Progress& progress) {
   Rank& own = ranks_[static_cast<size_t>(rank)];
   StepArgs part = args;
   part.kv = pages_->view_of(rank);
@@ -217,7 +227,7 @@ absl::Status TensorParallelRunner::StepOf(int rank, const StepArgs& args, Progre
       GiveQueries(rank, args, queries, progress);
     };
   }
-  absl::Status status = own.runner->Step(part);
+  absl::Status status = (own.runner.get()->*call)(part);
   if (own.exchange->TakeAgreed()) PENSTOCK_CHECK_EQ(Message(status), "");
   progress.End(rank, !status.ok());
   return status;

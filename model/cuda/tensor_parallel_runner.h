@@ -18,7 +18,7 @@ namespace penstock {
 //
 // The last bits of the logits differ from those of one GPU, because a sum over shards is rounded
 // elsewhere. For a given number of GPUs, ModelRunner's contract holds.
-class TensorParallelRunner final : public ModelRunner {
+class TensorParallelRunner final : public ModelRunner, public MtpLayer {
  public:
   // As CudaRunner::Create. `devices` and `links` have equally many ranks and outlive the runner.
   // Also returns FAILED_PRECONDITION if the model's heads cannot be divided, and errors of
@@ -38,6 +38,7 @@ class TensorParallelRunner final : public ModelRunner {
   bool draws_tokens() const override { return true; }
   bool runs_beside_caller() const override { return true; }
   int32_t hidden_size() const override { return config_.hidden; }
+  MtpLayer* mtp() override { return config_.use_mtp ? this : nullptr; }
   // Of the heads of all GPUs.
   std::optional<EvictionAttention> eviction_attention() const override;
   bool selects_pages() const override { return ranks_.front().runner->selects_pages(); }
@@ -50,6 +51,7 @@ class TensorParallelRunner final : public ModelRunner {
   const CudaGraphs& graphs() const { return ranks_.front().runner->graphs(); }
   // Ends the process if a GPU fails during a step: the other GPUs would wait for it forever.
   absl::Status Step(const StepArgs& args) override;
+  absl::Status StepMtp(const StepArgs& args) override;
 
  private:
   struct Rank {
@@ -57,11 +59,12 @@ class TensorParallelRunner final : public ModelRunner {
     std::unique_ptr<CudaRunner> runner;
   };
   class Progress;
+  using StepCall = absl::Status (CudaRunner::*)(const StepArgs& args);
 
   TensorParallelRunner(const ModelConfig& config, RankLinks& links);
   absl::Status Open(int rank, const Weights& weights, cuda::CudaDevice& device,
                     const CudaRunner::Options& options);
-  absl::Status StepOf(int rank, const StepArgs& args, Progress& progress);
+  absl::Status StepOf(int rank, StepCall call, const StepArgs& args, Progress& progress);
   void GiveQueries(int rank, const StepArgs& args, View<const float, 2> queries,
                    Progress& progress);
   void Report(const StepArgs& args, Progress& progress);

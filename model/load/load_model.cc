@@ -19,14 +19,6 @@ namespace penstock {
 
 namespace {
 
-absl::Status CheckMtp(const std::string& directory, const ModelConfig& config) {
-  if (config.mtp_layers > 0) return absl::OkStatus();
-  return FailedPrecondition(
-      "{} is a {} without a layer for multi-token prediction (num_nextn_predict_layers is 0 or "
-      "absent), so speculation=mtp is not possible; use ngram, draft_model or off",
-      directory, config.architecture);
-}
-
 absl::StatusOr<std::unique_ptr<ExpertCache>> OpenExperts(
     const std::string& directory, const ModelConfig& config,
     const std::optional<ExpertCache::Options>& options) {
@@ -132,6 +124,14 @@ absl::StatusOr<LoadedModel> LoadModel(const std::string& directory, const LoadOp
       PackOrShare({.path = directory, .checkpoint = checkpoint, .config = config}, options));
   if (options.key_means) RETURN_IF_ERROR(AddKeyMeans(directory, model));
   return model;
+}
+
+absl::Status CheckMtp(const std::string& directory, const ModelConfig& config) {
+  if (config.mtp_layers > 0) return absl::OkStatus();
+  return FailedPrecondition(
+      "{} is a {} without a layer for multi-token prediction (num_nextn_predict_layers is 0 or "
+      "absent), so speculation=mtp is not possible; use ngram, draft_model or off",
+      directory, config.architecture);
 }
 
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes) {

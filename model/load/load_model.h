@@ -52,6 +52,9 @@ struct LoadOptions {
 absl::StatusOr<LoadedModel> LoadModel(const std::string& directory,
                                       const LoadOptions& options = {});
 
+// FAILED_PRECONDITION if the model in `directory` has no layer for multi-token prediction.
+absl::Status CheckMtp(const std::string& directory, const ModelConfig& config);
+
 // The fingerprint of a model without quantised weights, from the sum of its tensors' hashes
 // (HashOf).
 uint64_t ModelFingerprint(const Checkpoint& checkpoint, uint64_t hashes);

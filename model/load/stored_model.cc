@@ -15,7 +15,9 @@ absl::StatusOr<std::unique_ptr<StoredModel>> StoredModel::Open(const std::string
   ASSIGN_OR_RETURN(Checkpoint checkpoint, Checkpoint::Open(directory));
   std::unique_ptr<StoredModel> model(new StoredModel(std::move(checkpoint), options.threads));
   const CheckpointSource source(model->checkpoint_);
-  const ModelConfig& config = model->checkpoint_.config();
+  ModelConfig config = model->checkpoint_.config();
+  config.use_mtp = options.use_mtp;
+  if (options.use_mtp) RETURN_IF_ERROR(CheckMtp(directory, config));
   auto weights = StoreWeights(config, source, FormsOf(options.policy));
   if (!weights.ok()) return Annotate(weights.status(), directory);
   model->weights_ = *std::move(weights);

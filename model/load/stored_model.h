@@ -22,6 +22,7 @@ class StoredModel {
  public:
   struct Options {
     WeightPolicy policy = WeightPolicy::kCheckpoint;
+    bool use_mtp = false;    // as LoadOptions
     bool key_means = false;  // loads the means of keys, too, as LoadOptions
     int threads = 1;
   };

@@ -42,6 +42,19 @@ TEST_F(MtpEngineTest, IsAlwaysRight) {
   EXPECT_EQ(runner_.most_wrong, 1);
 }
 
+// A runner on a GPU draws the guesses, too.
+TEST_F(MtpEngineTest, IsAlwaysRightWhereTheRunnerDraws) {
+  runner_.draws = true;
+  StartWithAll();
+  Make(4000, 0);
+  std::vector<TestSession> sessions = Some(60);
+  Serve(sessions);
+  EXPECT_GT(checked(), 1000);
+  EXPECT_EQ(right(), checked());
+  EXPECT_GE(runner_.mtp_drawn, checked());
+  EXPECT_EQ(runner_.most_wrong, 1);
+}
+
 TEST_F(MtpEngineTest, OneSequenceTakesFewSteps) {
   StartWithAll();
   Make(4000, 0);

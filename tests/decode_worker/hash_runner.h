@@ -85,6 +85,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   int32_t most_tokens = 0;  // of a step so far
   const std::unique_ptr<KvEvictor> evictor = std::make_unique<CpuEvictor>(Exec());
   std::atomic<int64_t> drawn = 0, given = 0;  // tokens, and rows of logits
+  std::atomic<int64_t> mtp_drawn = 0;         // tokens that the layer has drawn
 
   int32_t vocab() const override { return kHashVocab; }
   KvLayout kv_layout() const override {
@@ -106,6 +107,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   absl::Status StepMtp(const StepArgs& args) override {
     if (mtp_fails && mtp_fails()) return Internal("the layer fails, as the test wants");
     int64_t row = 0;
+    auto draw = args.drawn.begin();
     for (const SequenceStep& step : args.sequences) {
       uint64_t before = 0, hash = 0;
       for (size_t i = 0; i < step.tokens.size(); ++i) {
@@ -113,11 +115,16 @@ class HashRunner final : public ModelRunner, public MtpLayer {
         hash = MixHash(before, step.tokens[i]);
         MtpSlot(args.kv, step, step.position + static_cast<int32_t>(i)) = hash;
       }
-      if (!step.wants_logits) continue;
+      if (!step.wants_last()) continue;
       PutHash(MixHash(before, static_cast<uint32_t>(hash)), step.hidden);
       const uint32_t next = NextHashToken(hash, step.tokens.back(), repeats);
       const int32_t last = step.position + static_cast<int32_t>(step.tokens.size()) - 1;
       const bool errs = mtp_errs_at > 0 && last % mtp_errs_at == 0;
+      for (size_t i = 0; i < step.draws.size(); ++i) {
+        draw++->id = errs ? (next + 1) % kHashVocab : next;
+        ++mtp_drawn;
+      }
+      if (!step.wants_logits) continue;
       float* logits = args.logits.row(row++);
       std::fill_n(logits, kHashVocab, 0.0f);
       logits[errs ? (next + 1) % kHashVocab : next] = 10;

@@ -205,12 +205,6 @@ absl::StatusOr<Place> PlaceOf(const ModelHost::Options& options) {
         "or leave numerics out",
         options.numerics, options.device);
   }
-  if (gpu && options.use_mtp) {
-    return FailedPrecondition(
-        "speculation is mtp, and device is {}; the layer for multi-token prediction needs "
-        "device=cpu: use ngram or off",
-        options.device);
-  }
   if (gpu && !options.expert_memory.empty()) {
     return FailedPrecondition(
         "expert_memory is {}, and device is {}; experts on a disk need device=cpu: leave "
@@ -271,6 +265,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
   const int threads = std::min(ThreadCount(options.threads), kLoadThreadsMax);
   ASSIGN_OR_RETURN(const auto model,
                    StoredModel::Open(options.model, {.policy = place.policy,
+                                                     .use_mtp = options.use_mtp,
                                                      .key_means = place.format.centred,
                                                      .threads = threads}));
   RETURN_IF_ERROR(CheckFormat(place.format, model->weights().config));
@@ -310,6 +305,7 @@ absl::StatusOr<std::unique_ptr<ModelHost>> ModelHost::Open(const Options& option
   auto host = std::make_unique<ModelHost>();
   host->name = DefaultModelName(options.model);
   host->numerics = options.numerics;
+  host->step_tokens = options.step_tokens;
   RETURN_IF_ERROR(place.gpu ? OpenOnGpu(options, place, *host) : OpenOnCpu(options, place, *host));
   return host;
 }

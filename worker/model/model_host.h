@@ -74,6 +74,7 @@ struct ModelHost {
   std::unique_ptr<ThreadPool> threads;  // null: on a GPU, or shared with another host
   std::unique_ptr<TransformerRunner> cpu_runner;
   ModelRunner* runner = nullptr;
+  int32_t step_tokens = 0;           // Options::step_tokens, the runner's maximum
   KvLayout layout;                   // of the pool
   std::unique_ptr<DiskPager> pager;  // null: all pages are in memory
   std::unique_ptr<BlockPool> pool;

@@ -145,7 +145,7 @@ TEST(CudaBatch, IsPaddedToItsShape) {
           {.tokens = token, .position = position, .blocks = blocks, .wants_logits = true});
     }
     CudaBatch batch({.sequences = steps, .kv = {.arena = nullptr, .blocks = 300, .layout = layout}},
-                    /*group=*/2);
+                    /*hidden=*/64, /*group=*/2);
     EXPECT_TRUE(batch.paddable());
     const CudaBatchShape padded = batch.PaddedShape(512);
     const CudaAttentionShape& shape = padded.all;
@@ -155,7 +155,7 @@ TEST(CudaBatch, IsPaddedToItsShape) {
     EXPECT_EQ(all.tables.size(), static_cast<size_t>(shape.rows * shape.table_stride));
     EXPECT_EQ(all.table_stride, shape.table_stride);
     EXPECT_EQ(all.sequences.size(), static_cast<size_t>(shape.rows));
-    EXPECT_EQ(batch.slots.back(), -1);
+    EXPECT_EQ(batch.arrays.slots.back(), -1);
     EXPECT_EQ(batch.draws.size(), static_cast<size_t>(shape.rows));
     EXPECT_TRUE(all.plan.wide.empty());
     EXPECT_EQ(all.plan.narrow.size(), static_cast<size_t>(shape.rows));
@@ -178,7 +178,7 @@ TEST(CudaBatch, PadsTheTilesOfManyHeads) {
         {.tokens = token, .position = position, .blocks = blocks, .wants_logits = true});
   }
   CudaBatch batch({.sequences = steps, .kv = {.arena = nullptr, .blocks = 40, .layout = layout}},
-                  /*group=*/128);
+                  /*hidden=*/64, /*group=*/128);
   EXPECT_TRUE(batch.paddable());
   EXPECT_EQ(batch.all.plan.narrow.size(), 24u);
   batch.PadTo(batch.PaddedShape(512));

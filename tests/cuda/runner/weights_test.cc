@@ -42,6 +42,10 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
   EXPECT_TRUE(SameBytes(a.positions, b.positions));
   EXPECT_TRUE(SameBytes(a.final_norm, b.final_norm));
   EXPECT_TRUE(Same(a.lm_head, b.lm_head));
+  for (const auto norm : {&DeviceMtp::token_norm, &DeviceMtp::hidden_norm, &DeviceMtp::norm}) {
+    EXPECT_TRUE(SameBytes(a.mtp.*norm, b.mtp.*norm));
+  }
+  EXPECT_TRUE(Same(a.mtp_projection, b.mtp_projection));
   ASSERT_EQ(a.layers.size(), b.layers.size());
   for (size_t i = 0; i < a.layers.size(); ++i) {
     const CudaLayer &x = a.layers[i], &y = b.layers[i];
@@ -77,10 +81,10 @@ void ExpectSame(const CudaWeights& a, const CudaWeights& b) {
 }
 
 // Compares all shards of the checkpoint; returns the number of these.
-int CompareShards(const std::string& model, const cuda::CudaDevice& device) {
-  const auto packed = LoadModel(model);
+int CompareShards(const std::string& model, const cuda::CudaDevice& device, bool use_mtp = false) {
+  const auto packed = LoadModel(model, {.use_mtp = use_mtp});
   EXPECT_TRUE(packed.ok()) << packed.status();
-  const auto stored = StoredModel::Open(model, {.threads = kThreads});
+  const auto stored = StoredModel::Open(model, {.use_mtp = use_mtp, .threads = kThreads});
   EXPECT_TRUE(stored.ok()) << stored.status();
   int shards = 0;
   for (const int ranks : {1, 2, 4, 8}) {
@@ -128,27 +132,55 @@ TEST(CudaWeights, ExpertsTakeWhatThePlanCounts) {
   EXPECT_GT(quantised, 0);
 }
 
+// Of a checkpoint with latents in the files of `folder`.
+void CompareWithPlan(const std::string& folder, const cuda::CudaDevice& device, bool use_mtp) {
+  const auto model = LoadModel(folder, {.use_mtp = use_mtp});
+  ASSERT_TRUE(model.ok()) << model.status();
+  const auto there = CudaWeights::Upload(model->weights, {}, kOrder, 1, device.stream());
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ((*there)->mtp_projection.memory.bytes() > 0, use_mtp);
+  const auto sizes = MeasureModel(folder, model->weights.config, WeightPolicy::kCheckpoint);
+  ASSERT_TRUE(sizes.ok()) << sizes.status();
+  double bytes = 0;
+  for (const CudaMatrix* matrix : (*there)->Matrices()) {
+    bytes += static_cast<double>(matrix->memory.bytes());
+  }
+  for (const CudaLayer& layer : (*there)->layers) {
+    bytes += static_cast<double>(layer.latents->queries.memory.bytes() +
+                                 layer.latents->values.memory.bytes());
+  }
+  EXPECT_NEAR(bytes / sizes->layers.gpu_bytes, 1, 1e-6);
+}
+
 // kv_b_proj is cut up while it is loaded, or while it is uploaded from its file.
 TEST(CudaWeights, LatentsAreTheSameFromFiles) {
   const auto device = *cuda::CudaDevice::Open(0);
   const TempFolder folder;
   WriteLargeLatentModel(folder.path());
   EXPECT_EQ(CompareShards(folder.path(), *device), 1 + 2);  // six heads
-  const auto model = LoadModel(folder.path());
-  ASSERT_TRUE(model.ok()) << model.status();
-  const auto there = CudaWeights::Upload(model->weights, {}, kOrder, 1, device->stream());
-  ASSERT_TRUE(there.ok()) << there.status();
-  const auto sizes = MeasureModel(folder.path(), model->weights.config, WeightPolicy::kCheckpoint);
-  ASSERT_TRUE(sizes.ok()) << sizes.status();
-  double bytes = 0;
-  for (const CudaLayer& layer : (*there)->layers) {
-    for (const CudaMatrix* matrix : layer.Matrices()) {
-      bytes += static_cast<double>(matrix->memory.bytes());
-    }
-    bytes += static_cast<double>(layer.latents->queries.memory.bytes() +
-                                 layer.latents->values.memory.bytes());
+  CompareWithPlan(folder.path(), *device, false);
+}
+
+// Each GPU has the projection to the layer's input in whole.
+TEST(CudaWeights, TheLayerForMultiTokenPredictionIsOneMore) {
+  const auto device = *cuda::CudaDevice::Open(0);
+  const TempFolder folder;
+  WriteLargeMtpModel(folder.path());
+  for (const bool use_mtp : {false, true}) {
+    EXPECT_EQ(CompareShards(folder.path(), *device, use_mtp), 1 + 2);
+    CompareWithPlan(folder.path(), *device, use_mtp);
   }
-  EXPECT_NEAR(bytes / sizes->layers.gpu_bytes, 1, 1e-6);
+  const auto with = StoredModel::Open(folder.path(), {.use_mtp = true}),
+             without = StoredModel::Open(folder.path(), {});
+  ASSERT_TRUE(with.ok() && without.ok());
+  EXPECT_NE((*with)->Fingerprint(), (*without)->Fingerprint());
+  EXPECT_EQ((*with)->Fingerprint(), LoadModel(folder.path(), {.use_mtp = true})->fingerprint);
+  const auto upload = [&](const ModelShard& shard) {
+    return *CudaWeights::Upload((*with)->weights(), shard, kOrder, 1, device->stream());
+  };
+  const auto whole = upload({}), second = upload({.rank = 1, .ranks = 2});
+  EXPECT_EQ(whole->layers.size(), 3u);
+  EXPECT_TRUE(Same(whole->mtp_projection, second->mtp_projection));
 }
 
 // The GPUs' heads one behind the other, and on each GPU what projects to latents.

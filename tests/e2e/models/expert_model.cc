@@ -14,7 +14,8 @@ using Json = nlohmann::json;
 constexpr int64_t kHidden = 64, kLayers = 3, kHeads = 4, kKvHeads = 2, kHeadDim = 64;
 constexpr int64_t kExperts = 8, kIntermediate = 32, kDenseIntermediate = 96, kDenseLayer = 1;
 
-void AddLayer(ModelWriter& writer, int64_t layer, int64_t kv_heads) {
+void AddLayer(ModelWriter& writer, int64_t layer, int64_t kv_heads,
+              int64_t dense_layer = kDenseLayer) {
   const std::string prefix = fmt::format("model.layers.{}.", layer);
   const std::string attention = prefix + "self_attn.", mlp = prefix + "mlp.";
   writer.Norm(prefix + "input_layernorm", kHidden);
@@ -25,11 +26,27 @@ void AddLayer(ModelWriter& writer, int64_t layer, int64_t kv_heads) {
   writer.Norm(attention + "q_norm", kHeadDim);
   writer.Norm(attention + "k_norm", kHeadDim);
   writer.Norm(prefix + "post_attention_layernorm", kHidden);
-  if (layer == kDenseLayer) return writer.Mlp(mlp, kHidden, kDenseIntermediate);
+  if (layer == dense_layer) return writer.Mlp(mlp, kHidden, kDenseIntermediate);
   writer.Matrix(mlp + "gate", kExperts, kHidden);
   for (int64_t e = 0; e < kExperts; ++e) {
     writer.Mlp(fmt::format("{}experts.{}.", mlp, e), kHidden, kIntermediate);
   }
+}
+
+// The last layer has the one for multi-token prediction behind it.
+void AddGlmLayer(ModelWriter& writer, int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  AddLayer(writer, layer, kKvHeads, /*dense_layer=*/0);
+  if (layer > 0) {
+    writer.Bias(prefix + "mlp.gate.e_score_correction_bias", kExperts);
+    writer.Mlp(prefix + "mlp.shared_experts.", kHidden, kIntermediate);
+  }
+  if (layer + 1 == kLayers) return AddGlmLayer(writer, kLayers);
+  if (layer < kLayers) return;
+  for (const char* norm : {"enorm", "hnorm", "shared_head.norm"}) {
+    writer.Norm(prefix + norm, kHidden);
+  }
+  writer.Matrix(prefix + "eh_proj", kHidden, 2 * kHidden);
 }
 
 void AddGptOssLayer(ModelWriter& writer, int64_t layer) {
@@ -67,6 +84,36 @@ Json GptOssConfig(int64_t vocab) {
             {"truncate", false}}},
           {"quantization_config", {{"quant_method", "mxfp4"}}},
           {"max_position_embeddings", 4096},
+          {"vocab_size", vocab},
+          {"eos_token_id", 1},
+          {"bos_token_id", 0},
+          {"torch_dtype", "bfloat16"}};
+}
+
+Json GlmConfig(int64_t vocab) {
+  return {{"architectures", {"Glm4MoeForCausalLM"}},
+          {"hidden_size", kHidden},
+          {"intermediate_size", kDenseIntermediate},
+          {"moe_intermediate_size", kIntermediate},
+          {"num_hidden_layers", kLayers},
+          {"num_nextn_predict_layers", 1},
+          {"num_attention_heads", kHeads},
+          {"num_key_value_heads", kKvHeads},
+          {"head_dim", kHeadDim},
+          {"attention_bias", false},
+          {"use_qk_norm", true},
+          {"partial_rotary_factor", 0.5},
+          {"n_routed_experts", kExperts},
+          {"n_shared_experts", 1},
+          {"num_experts_per_tok", 2},
+          {"n_group", 1},
+          {"topk_group", 1},
+          {"norm_topk_prob", true},
+          {"routed_scaling_factor", 1.5},
+          {"first_k_dense_replace", 1},
+          {"max_position_embeddings", 4096},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
           {"vocab_size", vocab},
           {"eos_token_id", 1},
           {"bos_token_id", 0},
@@ -116,6 +163,9 @@ void WriteExpertModel(const std::string& folder, int64_t kv_heads) {
 }
 void WriteGptOssModel(const std::string& folder) {
   WriteModel(folder, AddGptOssLayer, GptOssConfig(BundledVocab()));
+}
+void WriteGlmMtpModel(const std::string& folder) {
+  WriteModel(folder, AddGlmLayer, GlmConfig(BundledVocab()));
 }
 
 }  // namespace penstock

@@ -13,4 +13,7 @@ void WriteExpertModel(const std::string& folder, int64_t kv_heads = 2);
 // MXFP4.
 void WriteGptOssModel(const std::string& folder);
 
+// The same for GLM-4.5, with a layer for multi-token prediction, whose guesses are random.
+void WriteGlmMtpModel(const std::string& folder);
+
 }  // namespace penstock

@@ -104,24 +104,15 @@ void WriteModel(const Latents& sizes, const std::string& folder) {
   writer.Write(LatentJson(sizes, vocab, Latents::kLayers), folder);
 }
 
-}  // namespace
-
-void WriteLatentModel(const std::string& folder) { WriteModel({}, folder); }
-
-void WriteLargeLatentModel(const std::string& folder) {
-  WriteModel({.rank = 512, .rope_dims = 64}, folder);
-}
-
 // The layers add little to a token's embedding, so the next token is mostly that which its
 // embedding alone gives. The layer for multi-token prediction takes the embedding alone, too.
-void WriteMtpModel(const std::string& folder) {
-  constexpr int64_t kLayers = 7;
+void WriteModelWithMtp(const Latents& sizes, int64_t layers, const std::string& folder) {
   constexpr float kFactor = 0.004f;
   const int64_t vocab = BundledVocab();
   ModelWriter writer;
   writer.Matrix("model.embed_tokens", vocab, Latents::kHidden);
-  for (int64_t layer = 0; layer <= kLayers; ++layer) AddLatentLayer(writer, {}, layer, kFactor);
-  const std::string mtp = fmt::format("model.layers.{}.", kLayers);
+  for (int64_t layer = 0; layer <= layers; ++layer) AddLatentLayer(writer, sizes, layer, kFactor);
+  const std::string mtp = fmt::format("model.layers.{}.", layers);
   for (const char* norm : {"enorm", "hnorm", "shared_head.norm"}) {
     writer.PlainNorm(mtp + norm, Latents::kHidden);
   }
@@ -131,7 +122,21 @@ void WriteMtpModel(const std::string& folder) {
   writer.Matrix(mtp + "shared_head.head", vocab, Latents::kHidden);
   writer.PlainNorm("model.norm", Latents::kHidden);
   writer.Matrix("lm_head", vocab, Latents::kHidden);
-  writer.Write(LatentJson({}, vocab, kLayers), folder);
+  writer.Write(LatentJson(sizes, vocab, layers), folder);
+}
+
+}  // namespace
+
+void WriteLatentModel(const std::string& folder) { WriteModel({}, folder); }
+
+void WriteLargeLatentModel(const std::string& folder) {
+  WriteModel({.rank = 512, .rope_dims = 64}, folder);
+}
+
+void WriteMtpModel(const std::string& folder) { WriteModelWithMtp({}, 7, folder); }
+
+void WriteLargeMtpModel(const std::string& folder) {
+  WriteModelWithMtp({.rank = 512, .rope_dims = 64}, 2, folder);
 }
 
 }  // namespace penstock

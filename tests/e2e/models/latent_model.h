@@ -20,4 +20,7 @@ void WriteLargeLatentModel(const std::string& folder);
 // Writes one with 7 layers and a layer for multi-token prediction, most of whose guesses are right.
 void WriteMtpModel(const std::string& folder);
 
+// The same with 2 layers and latents that GPUs take.
+void WriteLargeMtpModel(const std::string& folder);
+
 }  // namespace penstock

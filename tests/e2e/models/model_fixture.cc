@@ -10,12 +10,16 @@ namespace penstock {
 using std::chrono::seconds;
 
 void ModelTest::Load(const std::string& weights, const std::string& kv_format) {
-  local_ = std::make_unique<LocalGenerator>(ModelHost::Options{.model = folder(),
-                                                               .kv_memory = "256MiB",
-                                                               .kv_format = kv_format,
-                                                               .weights = weights,
-                                                               .threads = 1,
-                                                               .step_tokens = 8192});
+  LoadOn({.kv_memory = "256MiB",
+          .kv_format = kv_format,
+          .weights = weights,
+          .threads = 1,
+          .step_tokens = 8192});
+}
+
+void ModelTest::LoadOn(ModelHost::Options options) {
+  options.model = folder();
+  local_ = std::make_unique<LocalGenerator>(options);
 }
 
 TestRequest ModelTest::LongRequest(int prompt_tokens, int tokens_max, uint32_t seed) {

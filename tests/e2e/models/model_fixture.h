@@ -22,6 +22,8 @@ class ModelTest : public ::testing::Test {
 
   // Loads what the folder has, once it has been written. It keeps all KV.
   void Load(const std::string& weights = "checkpoint", const std::string& kv_format = "bf16");
+  // The same on what `options` say, whose model is the folder's.
+  void LoadOn(ModelHost::Options options);
   LocalGenerator& local() { return *local_; }
 
   // A request for exactly `tokens_max` tokens: no token ends the answer.
