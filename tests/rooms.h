@@ -81,6 +81,7 @@ const Rooms kRooms = {
       "kernels/library",
       "kernels/selection",
       "model/checkpoint",
+      "model/cuda/blend",
       "model/cuda/centred",
       "model/cuda/eviction",
       "model/cuda/experts",

@@ -163,25 +163,45 @@ void CudaLayers::AppendLatents(int32_t layer, const StepAngles& at, const CudaSt
   pass.RotateQueries(Multiply(w.qkv, rows), angles, step.queries);
 }
 
-void CudaLayers::KeepLastRows(CudaStep& step) const {
+// Residual and queries of some rows, into the memory of the last layer's.
+void CudaLayers::GatherRows(const int32_t* from, size_t rows) const {
   CudaScratch& s = parts_.scratch;
-  const auto rows = static_cast<int>(step.batch.last_rows.size());
-  const auto* from = step.At<int32_t>(step.last_rows);
   cuda::GatherRows({.input = s.residual.as<uint32_t>(),
                     .output = s.last_residual.as<uint32_t>(),
                     .from = from,
                     .width = parts_.config.hidden},
-                   rows, parts_.stream);
-  const auto gather_queries = [&](const Bf16* all, Bf16* last) {
-    cuda::GatherRows({.input = reinterpret_cast<const uint32_t*>(all),
-                      .output = reinterpret_cast<uint32_t*>(last),
-                      .from = from,
-                      .width = static_cast<int32_t>(QueryWidth(parts_.config) / 2)},
-                     rows, parts_.stream);
-  };
-  gather_queries(s.queries.as<Bf16>(), s.last_queries.as<Bf16>());
+                   static_cast<int>(rows), parts_.stream);
+  GatherQueries(s.queries.as<Bf16>(), from, rows, s.last_queries.as<Bf16>());
+}
+
+void CudaLayers::GatherQueries(const Bf16* all, const int32_t* from, size_t rows, Bf16* to) const {
+  cuda::GatherRows({.input = reinterpret_cast<const uint32_t*>(all),
+                    .output = reinterpret_cast<uint32_t*>(to),
+                    .from = from,
+                    .width = static_cast<int32_t>(QueryWidth(parts_.config) / 2)},
+                   static_cast<int>(rows), parts_.stream);
+}
+
+// Gathered elsewhere first, because a row may go to the place of one that is still to be read.
+void CudaLayers::KeepRows(const CudaStep& step) const {
+  CudaScratch& s = parts_.scratch;
+  const size_t rows = step.kept.size();
+  GatherRows(step.At<int32_t>(step.kept_rows), rows);
+  cuda::CopyOnDevice(s.residual.as<void>(), s.last_residual.as<void>(),
+                     rows * static_cast<size_t>(parts_.config.hidden) * sizeof(float),
+                     parts_.stream);
+  cuda::CopyOnDevice(s.queries.as<void>(), s.last_queries.as<void>(),
+                     rows * static_cast<size_t>(QueryWidth(parts_.config)) * sizeof(Bf16),
+                     parts_.stream);
+}
+
+void CudaLayers::KeepLastRows(CudaStep& step) const {
+  CudaScratch& s = parts_.scratch;
+  const size_t rows = step.batch.last_rows.size();
+  const auto* from = step.At<int32_t>(step.last_rows);
+  GatherRows(from, rows);
   if (step.centre_queries != nullptr) {
-    gather_queries(step.centre_queries, parts_.centre->last_queries());
+    GatherQueries(step.centre_queries, from, rows, parts_.centre->last_queries());
     step.centre_queries = parts_.centre->last_queries();
   }
   step.attention = &step.batch.last;

@@ -36,7 +36,8 @@ class CudaLayers {
   void Embed(const CudaStep& step) const;
   // Projects and rotates queries, keys and values.
   void AppendKv(int32_t layer, CudaStep& step) const;
-  void KeepLastRows(CudaStep& step) const;  // keeps only the rows of CudaBatch::last_rows
+  void KeepRows(const CudaStep& step) const;  // keeps only the rows of CudaStep::kept
+  void KeepLastRows(CudaStep& step) const;    // keeps only the rows of CudaBatch::last_rows
   void Attend(int32_t layer, const CudaStep& step) const;
   void Finish(int32_t layer, CudaStep& step) const;  // output projection and MLP
   // Computes the hidden states of the step's rows, behind `norm`, in scratch.input.
@@ -49,6 +50,8 @@ class CudaLayers {
   void ProjectMtp(const CudaStep& step) const;
 
  private:
+  void GatherRows(const int32_t* from, size_t rows) const;
+  void GatherQueries(const Bf16* all, const int32_t* from, size_t rows, Bf16* to) const;
   // Multiplies the rows of scratch.input. The second function multiplies those of `input`.
   cuda::Product Multiply(const CudaMatrix& matrix, int32_t rows) const;
   cuda::Product Multiply(const CudaMatrix& matrix, const Bf16* input, int32_t rows) const;

@@ -14,6 +14,32 @@
 namespace penstock {
 namespace {
 
+// Records an event behind each group of layers whose keys and values a step has enqueued.
+class LayerMarks {
+ public:
+  LayerMarks(const StepArgs& args, int32_t stored, std::vector<std::unique_ptr<CudaEvent>>& events,
+             void* stream)
+      : wanted_(args.on_layers_done != nullptr),
+        stored_(stored),
+        group_(args.layers_per_group > 0 ? args.layers_per_group : stored),
+        events_(events),
+        stream_(stream) {}
+
+  // The first `done` layers are enqueued.
+  void Add(int32_t done) {
+    if (!wanted_ || (done % group_ != 0 && done != stored_)) return;
+    if (events_.size() == marked_) events_.push_back(std::make_unique<CudaEvent>());
+    cuda::RecordEvent(events_[marked_++]->get(), stream_);
+  }
+
+ private:
+  const bool wanted_;
+  const int32_t stored_, group_;
+  std::vector<std::unique_ptr<CudaEvent>>& events_;
+  void* const stream_;
+  size_t marked_ = 0;
+};
+
 // The hidden states that StepMtp takes from the host.
 absl::Status CheckBefore(const StepArgs& args, int32_t hidden) {
   for (size_t i = 0; i < args.sequences.size(); ++i) {
@@ -66,6 +92,7 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
   RETURN_IF_ERROR(runner->scratch_.Allocate(runner->config_, *runner->weights_, *options.products,
                                             options.max_step_tokens));
   if (options.evicts) RETURN_IF_ERROR(runner->AllocateEvictions());
+  if (options.blends) RETURN_IF_ERROR(runner->AllocateBlends());
   if (!weights.layers[0].key_means.empty() && options.exchange == nullptr) {
     ASSIGN_OR_RETURN(runner->centre_,
                      DeviceCentre::Create(weights, options.max_step_tokens, device.stream()));
@@ -88,6 +115,34 @@ absl::Status CudaRunner::AllocateEvictions() {
   ASSIGN_OR_RETURN(observed_, ObservedQueries::Create(options_.max_step_tokens,
                                                       int64_t{config_.heads} * config_.head_dim));
   return absl::OkStatus();
+}
+
+// Where a CPU blends, on one GPU; not beside evictions, whose steps wait for their queries, nor
+// with the library's attention, whose bits depend on where a prompt ends.
+absl::Status CudaRunner::AllocateBlends() {
+  const auto& windows = config_.sliding_window;
+  const bool other = options_.exchange != nullptr || options_.evicts || options_.fast_prompts;
+  if (other || config_.HasLatents() || config_.use_mtp || weights_->positions.bytes() > 0 ||
+      config_.layers <= kCheckedLayer + 1 ||
+      std::ranges::count(windows, 0) != std::ssize(windows)) {
+    return absl::OkStatus();
+  }
+  std::vector<int32_t> angles_of;
+  for (int32_t layer = 0; layer < config_.layers; ++layer) {
+    const LayerRope rope = config_.RopeOf(layer);
+    angles_of.push_back(rope == LayerRope::kNone ? -1 : rope == LayerRope::kLocal ? 1 : 0);
+  }
+  ASSIGN_OR_RETURN(blend_,
+                   CudaBlend::Create(device_, {.angles = {&scratch_.angles, &scratch_.local_angles},
+                                               .angles_of = std::move(angles_of),
+                                               .value_width = config_.kv_heads * config_.head_dim,
+                                               .rows_max = options_.max_step_tokens}));
+  return absl::OkStatus();
+}
+
+std::optional<KeyRotations> CudaRunner::key_rotations() const {
+  if (blend_ == nullptr) return std::nullopt;
+  return blend_->rotations();
 }
 
 std::optional<EvictionAttention> CudaRunner::eviction_attention() const {
@@ -176,17 +231,22 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
                                    .hidden_size = hidden_size(),
                                    .takes_evicted = evictor_ != nullptr && format.span == 0,
                                    .has_mtp = config_.use_mtp,
+                                   .blends = blend_ != nullptr && format == KvPageFormat(),
                                    .selects_pages = selector_ != nullptr && format.span == 0}));
   RETURN_IF_ERROR(CheckPages(args.kv));
   if (args.sequences.empty()) return absl::OkStatus();
   device_.Select();
-  const cuda::library::PrefillShape prompts = this->prompts();
-  CudaStep step(CudaBatch(args, config_.hidden, config_.heads / config_.kv_heads,
-                          options_.fast_prompts ? &prompts : nullptr,
-                          selector_ != nullptr ? &selector_->known() : nullptr));
+  CudaStep step(BatchOf(args));
   RETURN_IF_ERROR(RunStep(args, step));
   if (step.batch.selecting.any()) step.batch.selecting.RememberIn(selector_->known(), args.kv);
   return absl::OkStatus();
+}
+
+CudaBatch CudaRunner::BatchOf(const StepArgs& args) const {
+  const cuda::library::PrefillShape prompts = this->prompts();
+  return {args, config_.hidden, config_.heads / config_.kv_heads,
+          options_.fast_prompts ? &prompts : nullptr,
+          selector_ != nullptr ? &selector_->known() : nullptr};
 }
 
 absl::Status CudaRunner::StepMtp(const StepArgs& args) {
@@ -217,6 +277,7 @@ absl::Status CudaRunner::RunStep(const StepArgs& args, CudaStep& step) {
   if (by_graph) return StepAsGraph(args, step);
   RETURN_IF_ERROR(Agree({.prepared = Prepare(args, step)}).prepared);
   if (args.on_queries) return StepObserved(args, step);
+  if (IsBlended(args.sequences)) return StepBlended(args, step);
   Enqueue(args, step);
   RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
   if (args.meanwhile) args.meanwhile();
@@ -288,6 +349,49 @@ absl::Status CudaRunner::StepObserved(const StepArgs& args, CudaStep& step) {
   return absl::OkStatus();
 }
 
+// Runs a step with blended parts. Behind the layer that is checked, the host chooses the rows that
+// are computed further, for which it waits there.
+absl::Status CudaRunner::StepBlended(const StepArgs& args, CudaStep& step) {
+  LayerMarks marks(args, config_.KvLayers(), scratch_.group_done, device_.stream());
+  BeginLayers(step.all_rows, step.batch.all, step);
+  for (int32_t i = 0; i < kCheckedLayer; ++i) {
+    layers().AppendKv(i, step);
+    marks.Add(i + 1);
+    FinishLayer(i, step);
+  }
+  ASSIGN_OR_RETURN(BlendedStep rest, CheckValues(args, step));
+  marks.Add(kCheckedLayer + 1);
+  StepArgs further = args;
+  further.sequences = rest.sequences;
+  step.batch = BatchOf(further);
+  step.kept = std::move(rest.rows);
+  RETURN_IF_ERROR(Prepare(further, step));
+  layers().KeepRows(step);
+  for (int32_t i = kCheckedLayer; i < config_.layers; ++i) {
+    if (i > kCheckedLayer) {
+      layers().AppendKv(i, step);
+      marks.Add(i + 1);
+    }
+    if (FinishLayer(i, step) && i + 1 == config_.layers) MakeOutputs(weights_->final_norm, step);
+  }
+  RETURN_IF_ERROR(cuda::TakeStatus("enqueueing a step"));
+  if (args.meanwhile) args.meanwhile();
+  RETURN_IF_ERROR(ReportLayers(args));
+  return Outputs(further, step);
+}
+
+// Writes keys and values of the layer that is checked, and chooses the rows that go on.
+absl::StatusOr<BlendedStep> CudaRunner::CheckValues(const StepArgs& args, CudaStep& step) {
+  const int64_t before = RowsBeforeBlended(args.sequences), rows = step.batch.all.rows - before;
+  const cuda::KvPlanes planes = cuda::PlanesOf(args.kv, kCheckedLayer);
+  const int64_t* slots = step.SlotsOf(kCheckedLayer) + before;
+  blend_->KeepValues(planes, slots, rows);
+  layers().AppendKv(kCheckedLayer, step);
+  ASSIGN_OR_RETURN(const std::span<const float> squares,
+                   blend_->CompareValues(planes, slots, rows));
+  return ChooseRows(args.sequences, squares);
+}
+
 StepRows CudaRunner::AddRows(const CudaRows& of, StepInputs& inputs) {
   StepRows rows{.tokens = inputs.Add(of.tokens),
                 .slots = inputs.Add(of.slots),
@@ -321,6 +425,7 @@ absl::Status CudaRunner::Prepare(const StepArgs& args, CudaStep& step) {
   StepInputs inputs;
   step.all_rows = AddRows(batch.arrays, inputs);
   AddMtp(step, inputs);
+  step.kept_rows = inputs.Add(step.kept);
   step.last_rows = inputs.Add(batch.last_rows);
   step.output_rows = inputs.Add(batch.output_rows);
   step.draws = inputs.Add(batch.draws);
@@ -411,23 +516,15 @@ absl::Status CudaRunner::GrowScratch(const CudaBatch& batch) {
 }
 
 void CudaRunner::Enqueue(const StepArgs& args, CudaStep& step) {
-  auto& group_done = scratch_.group_done;
-  const CudaLayers layers = this->layers();
-  BeginLayers(step.all_rows, step.batch.all, step);
   const int32_t count = config_.layers, stored = config_.KvLayers();
-  const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : stored;
-  size_t groups = 0;
-  const auto mark_done = [&](int32_t done) {
-    if (!args.on_layers_done || (done % group != 0 && done != stored)) return;
-    if (group_done.size() == groups) group_done.push_back(std::make_unique<CudaEvent>());
-    cuda::RecordEvent(group_done[groups++]->get(), device_.stream());
-  };
+  LayerMarks marks(args, stored, scratch_.group_done, device_.stream());
+  BeginLayers(step.all_rows, step.batch.all, step);
   for (int32_t i = 0; i < count; ++i) {
-    layers.AppendKv(i, step);
-    mark_done(i + 1);
+    layers().AppendKv(i, step);
+    marks.Add(i + 1);
     if (FinishLayer(i, step) && i + 1 == count) FinishStep(args, step);
   }
-  if (stored > count) mark_done(stored);
+  if (stored > count) marks.Add(stored);
 }
 
 // Enqueues what follows the last layer. The layer for multi-token prediction takes the memory of

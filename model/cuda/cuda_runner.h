@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "kernels/cuda/cuda_device.h"
+#include "model/cuda/blend/blended_step.h"
+#include "model/cuda/blend/cuda_blend.h"
 #include "model/cuda/cuda_graphs.h"
 #include "model/cuda/cuda_layers.h"
 #include "model/cuda/eviction/cuda_evictor.h"
@@ -39,6 +41,8 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
     bool evicts = false;
     // Memory for bounds of pages is kept, where the model allows selections.
     bool selects = false;
+    // Memory for blends is allocated, where the model and these options allow them.
+    bool blends = false;
     // numerics=fast: the library's kernel computes attention of the rows of prompts
     // (SequenceStep::prompt), and the last bits of a sequence depend on where its prompt ends.
     bool fast_prompts = false;
@@ -65,6 +69,8 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   std::optional<EvictionAttention> eviction_attention() const override;
   CudaEvictor* evictor() const { return evictor_.get(); }  // null: no evictions
   bool selects_pages() const override { return selector_ != nullptr; }
+  // Of pages in bf16.
+  std::optional<KeyRotations> key_rotations() const override;
   // The memory of a block's bounds, which KeepBounds allocates; 0: the runner keeps none.
   size_t BoundsBytes(const KvLayout& layout) const;
   // Takes selections from now on, of `kv`'s blocks, where BoundsBytes is not 0. RESOURCE_EXHAUSTED
@@ -87,6 +93,9 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   bool MemoryMoved();
   absl::Status StepAsGraph(const StepArgs& args, CudaStep& step);
   absl::Status StepObserved(const StepArgs& args, CudaStep& step);
+  absl::Status StepBlended(const StepArgs& args, CudaStep& step);
+  absl::StatusOr<BlendedStep> CheckValues(const StepArgs& args, CudaStep& step);
+  CudaBatch BatchOf(const StepArgs& args) const;
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
   StepRows AddRows(const CudaRows& of, StepInputs& inputs);
   void AddMtp(CudaStep& step, StepInputs& inputs);
@@ -97,6 +106,7 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   void FinishStep(const StepArgs& args, CudaStep& step);
   void MakeOutputs(const cuda::DeviceBuffer& norm, CudaStep& step);
   absl::Status AllocateEvictions();
+  absl::Status AllocateBlends();
   absl::Status GrowScratch(const CudaBatch& batch);
   absl::Status GrowAttention(const CudaAttention& attention);
   absl::Status BeginSelection(const StepArgs& args, const CudaBatch& batch);
@@ -123,6 +133,7 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   std::unique_ptr<CudaEvictor> evictor_;       // null: no evictions
   std::unique_ptr<ObservedQueries> observed_;  // likewise
   std::unique_ptr<PageSelector> selector_;     // null: no selections
+  std::unique_ptr<CudaBlend> blend_;           // null: no blends
   std::unique_ptr<DeviceCentre> centre_;       // null: the weights have no means of keys
 };
 

@@ -29,10 +29,11 @@ struct CudaStep {
   }
 
   CudaBatch batch;
+  std::vector<int32_t> kept;  // rows that a step with blended parts had before, of which batch is
   PagedKv kv;
   const std::byte* inputs = nullptr;  // StepInputs
   // Offsets in `inputs`.
-  size_t last_rows = 0, output_rows = 0, draws = 0, unbounded = 0;
+  size_t kept_rows = 0, last_rows = 0, output_rows = 0, draws = 0, unbounded = 0;
   StepRows all_rows, mtp_rows;  // of all rows, and of those of batch.mtp
   // Of batch.mtp: its states, those that are given, and the order of the layer's input.
   size_t mtp_states = 0, mtp_before = 0, mtp_order = 0;
