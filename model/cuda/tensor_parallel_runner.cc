@@ -187,6 +187,7 @@ bool TensorParallelRunner::Await(int reports, Progress& progress) const {
 // all GPUs, and work for an eviction, which may be queued behind the exchange, comes to its end.
 void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : config_.layers;
+  const int32_t copies = args.kv.layout.Copies();
   int64_t rows = 0;
   for (const SequenceStep& sequence : args.sequences) rows += std::ssize(sequence.tokens);
   int reports = 0;
@@ -199,7 +200,7 @@ void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
     const int32_t end = layer + 1;
     if (!args.on_layers_done || (end % group != 0 && end != config_.layers)) continue;
     if (!Await(++reports, progress)) return;
-    args.on_layers_done(layer / group * group, end);
+    args.on_layers_done(copies * (layer / group * group), copies * end);
   }
 }
 
