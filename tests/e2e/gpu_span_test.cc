@@ -9,7 +9,6 @@
 
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
-#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
@@ -238,39 +237,6 @@ TEST(SpreadPeerTest, APrefixIsReadFromAnotherWorker) {
   const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
   EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
   EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
-  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
-}
-
-// Both pools have room for about two of the sequences. So sequences are swapped out of the decode
-// worker with the rows of their spans, and the prefill worker finds prompts in host memory, where
-// blocks have first copies alone.
-TEST(SpreadTiersTest, SwapsAndTiersChangeNothing) {
-  SpreadRig rig({.format = "k3v3+64"});
-  const std::vector<std::string> small = {"--gpu_memory_utilization=0.03362", "--chunk_tokens=2048",
-                                          "--dram_memory=16MiB"};
-  Cluster cluster(rig.ClusterOf(small, small));
-  EXPECT_LT(cluster.prefill()[0].State()->kv_blocks_total(),
-            4u * 7);  // fewer than the prompts have
-  EXPECT_LT(cluster.decode()[0].State()->kv_blocks_total(), 3u * 9);
-  std::vector<TestRequest> requests;
-  for (uint32_t seed = 1; seed <= 4; ++seed) {
-    requests.push_back(rig.RequestOf(100, seed, 40, /*greedy=*/seed % 2 == 0));
-  }
-  const auto swaps = [&] { return StatsOf(cluster.decode().front()).swaps_out(); };
-  uint32_t cached = 0;
-  // How many answers meet depends on the machine's speed, so they get three rounds.
-  for (int round = 0; round < 3 && (cached == 0 || swaps() == 0); ++round) {
-    std::vector<std::future<TestAnswer>> answers;
-    for (const TestRequest& request : requests) {
-      answers.push_back(
-          std::async(std::launch::async, [&] { return SpreadRig::AskOne(cluster, request); }));
-    }
-    for (size_t i = 0; i < answers.size(); ++i) {
-      cached += rig.Expect(cluster, requests[i], answers[i].get()).usage.cached_tokens();
-    }
-  }
-  EXPECT_GT(swaps(), 0u);
-  EXPECT_GT(cached, 0u);
   EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
 }
 
