@@ -22,7 +22,7 @@ target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE
 target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}
             ${emulator}/arithmetic.cc ${emulator}/emulator.cc ${emulator}/fiber.cc)
-target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated)
+target_link_libraries(penstock_cuda_emulated PUBLIC penstock_cuda_device_emulated penstock_kernels)
 target_compile_definitions(penstock_cuda_emulated PUBLIC PENSTOCK_CUDA_EMULATOR="tests/cuda/emulator/emulator.h")
 # As for the CPU kernels, the compiler must not fuse a multiplication and an addition. More optimisation
 # would cost more compile time than it saves in the tests.
@@ -39,7 +39,7 @@ if(PENSTOCK_CUDA)
   target_include_directories(penstock_cuda_kernels PUBLIC ${PROJECT_SOURCE_DIR})
   target_link_libraries(penstock_cuda_kernels PUBLIC CUDA::cudart_static)
   add_library(penstock_cuda STATIC ${cuda_device_sources} ${cuda_host_sources})
-  target_link_libraries(penstock_cuda PUBLIC penstock_base penstock_cuda_kernels)
+  target_link_libraries(penstock_cuda PUBLIC penstock_kernels penstock_cuda_kernels)
 endif()
 
 # The library implementation of the products and of prefill attention: kernels/library, or what says that it is not there.

@@ -89,18 +89,18 @@ inline void WritePages(const PagedKv& kv, std::span<const uint32_t> pages, size_
   }
 }
 
-// The second copies (KvLayout::span) of a block that has a row, to and from host memory:
-// RowPayloadBytes of the layout.
-inline void ReadRow(const PagedKv& kv, uint32_t block, std::byte* host) {
+// The second copies (KvLayout::span) of blocks that have rows, to and from host memory: for each
+// layer of the model those of all blocks, RowPayloadBytes of the layout for each block.
+inline void ReadRows(const PagedKv& kv, std::span<const uint32_t> blocks, std::byte* host) {
   const size_t bytes = kv.layout.RecentBytes();
-  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += bytes) {
-    std::memcpy(host, kv.Layer(block, layer), bytes);
+  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += blocks.size() * bytes) {
+    ReadPages(kv, blocks, kv.layout.BytesBefore(layer), bytes, host);
   }
 }
-inline void WriteRow(const PagedKv& kv, uint32_t block, const std::byte* host) {
+inline void WriteRows(const PagedKv& kv, std::span<const uint32_t> blocks, const std::byte* host) {
   const size_t bytes = kv.layout.RecentBytes();
-  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += bytes) {
-    std::memcpy(kv.Layer(block, layer), host, bytes);
+  for (int32_t layer = 1; layer < kv.layout.layers; layer += 2, host += blocks.size() * bytes) {
+    WritePages(kv, blocks, kv.layout.BytesBefore(layer), bytes, host);
   }
 }
 

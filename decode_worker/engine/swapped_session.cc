@@ -37,23 +37,23 @@ absl::StatusOr<std::unique_ptr<SwappedSession>> SwappedSession::SwapOut(
   return swapped;
 }
 
-void SwappedSession::SaveRows(std::span<const BlockRef> pages) {
-  if (kv_.layout.span == 0) return;
-  const size_t bytes = kv_.layout.RowPayloadBytes();
+std::vector<uint32_t> SwappedSession::WithRows(std::span<const BlockRef> pages) const {
+  std::vector<uint32_t> ids;
   for (size_t i = 0; i < pages.size(); ++i) {
-    if (!rows_[i]) continue;
-    recent_.resize(recent_.size() + bytes);
-    ReadRow(kv_, pages[i].id(), recent_.data() + recent_.size() - bytes);
+    if (rows_[i]) ids.push_back(pages[i].id());
   }
+  return ids;
 }
 
-void SwappedSession::WriteRows(std::span<const BlockRef> pages) {
-  const std::byte* from = recent_.data();
-  for (size_t i = 0; i < pages.size() && !recent_.empty(); ++i) {
-    if (!rows_[i]) continue;
-    WriteRow(kv_, pages[i].id(), from);
-    from += kv_.layout.RowPayloadBytes();
-  }
+void SwappedSession::SaveRows(std::span<const BlockRef> pages) {
+  const std::vector<uint32_t> ids = WithRows(pages);
+  if (kv_.layout.span == 0 || ids.empty()) return;
+  recent_.resize(ids.size() * kv_.layout.RowPayloadBytes());
+  ReadRows(kv_, ids, recent_.data());
+}
+
+void SwappedSession::RestoreRows(std::span<const BlockRef> pages) {
+  if (!recent_.empty()) WriteRows(kv_, WithRows(pages), recent_.data());
 }
 
 int64_t SwappedSession::growth() const {
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<DecodeSequence>> SwappedSession::TakeChoices() {
         "{} of {} swapped-out blocks came back: the store has stopped, or host memory is damaged",
         result->whole, blocks_);
   }
-  WriteRows(result->pages);
+  RestoreRows(result->pages);
   for (size_t i = 0; i < choices_.size(); ++i) {
     for (size_t k = 0; k < choices_[i].passed; ++k) choices_[i].Append({});
     for (const size_t place : places_[i]) choices_[i].Append(result->pages[place].Share());

@@ -43,7 +43,8 @@ class SwappedSession {
 
  private:
   void SaveRows(std::span<const BlockRef> pages);
-  void WriteRows(std::span<const BlockRef> pages);
+  void RestoreRows(std::span<const BlockRef> pages);
+  std::vector<uint32_t> WithRows(std::span<const BlockRef> pages) const;  // their ids
   struct Arrival {
     Mutex mutex;
     std::optional<RestoreResult> result GUARDED_BY(mutex);

@@ -64,11 +64,15 @@ class CudaPages final : public PageCopier {
     std::byte* ring = nullptr;
   };
   using Move = std::function<void(const Portion&)>;
-  void ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move) {
-    ReadBy(view_, pages, offset, bytes, move);
+  // Offsets count all layers, or the first copies alone (PagedKv::FirstCopies).
+  enum class Copies : uint8_t { kAll, kFirst };
+  void ReadBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move,
+              Copies copies) {
+    ReadBy(copies == Copies::kFirst ? FirstView() : view_, pages, offset, bytes, move);
   }
-  void WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move) {
-    WriteBy(view_, pages, offset, bytes, move);
+  void WriteBy(std::span<const uint32_t> pages, size_t offset, size_t bytes, const Move& move,
+               Copies copies) {
+    WriteBy(copies == Copies::kFirst ? FirstView() : view_, pages, offset, bytes, move);
   }
 
  private:

@@ -31,9 +31,9 @@ inline int64_t SlabChunks(int64_t bytes) { return (bytes + kSlabChunkBytes - 1) 
 void MoveSlab(const SlabParams& params, int processors, void* stream);
 
 // The heads that one of several GPUs has of some pages, and a slab of whole pages, which may be in
-// another GPU's memory that this one accesses, or in page-locked memory of the host. The GPU has
-// `layers` layers of a page one after the other, each with the codes of its heads and then their
-// scales. All sizes are in bytes and multiples of 16.
+// another GPU's memory that this one accesses, or in page-locked memory of the host. `layers`
+// layers of one size are copied, which lie at equal distances. Each has the codes of the GPU's
+// heads and then their scales. All sizes are in bytes and multiples of 16.
 struct SlabPartParams {
   std::byte* arena = nullptr;
   int64_t block_stride = 0;
@@ -41,10 +41,12 @@ struct SlabPartParams {
   uint32_t blocks = 0;
   uint32_t layers = 0;
   const uint32_t* block_ids = nullptr;  // [blocks]
+  int64_t layer_stride = 0;             // from one layer to the next in a block
   uint32_t layer_bytes = 0;             // of this GPU's heads
   uint32_t codes_bytes = 0;             // of these; the rest are scales
-  std::byte* slab = nullptr;            // [blocks][layers][slab_layer_bytes]
-  uint32_t slab_layer_bytes = 0;        // of all heads
+  std::byte* slab = nullptr;            // the first layer of the first block, with all heads
+  uint32_t slab_block_stride = 0;       // from one block to the next in the slab
+  uint32_t slab_layer_stride = 0;       // from one layer to the next
   uint32_t codes_at = 0;                // in a layer of the slab
   uint32_t scales_at = 0;
   bool scatter = false;  // true: slab to arena; false: arena to slab

@@ -18,13 +18,6 @@ absl::Status CheckDegree(const PlanRequest& request, int32_t degree) {
     return InvalidArgument("--tensor-parallel={} needs GPUs, and --hardware is {}; use 1", degree,
                            request.hardware.name);
   }
-  const KvPageFormat& format = request.kv_format;
-  if (degree > 1 && format.span > 0) {
-    return InvalidArgument(
-        "--kv-format={}, and --tensor-parallel={}: pages on several GPUs have no spans; use {}, or "
-        "--tensor-parallel=1",
-        KvPageFormatName(format), degree, KvDtypeName(format.dtype));
-  }
   const DividedHeads heads = DividedHeadsOf(request.model);
   if (heads.count % degree == 0) return absl::OkStatus();
   return InvalidArgument(
@@ -54,7 +47,7 @@ absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
   role.kv_memory_bytes = request.kv_memory_bytes ? asked : usable - taken;
   const KvLayout layout = role.worker.DeviceLayout();
   role.blocks = static_cast<int64_t>(role.kv_memory_bytes / stride);
-  if (degree == 1 && role.blocks > 0) {  // On several GPUs each block has memory for all layers.
+  if (role.blocks > 0) {
     const KvRoom room = SplitKvMemory(layout, role.kv_memory_bytes, request.model.max_position,
                                       request.chunk_tokens);
     if (room.rows < room.blocks) role.rows = room.rows;

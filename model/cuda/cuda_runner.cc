@@ -93,9 +93,10 @@ absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& we
                                             options.max_step_tokens));
   if (options.evicts) RETURN_IF_ERROR(runner->AllocateEvictions());
   if (options.blends) RETURN_IF_ERROR(runner->AllocateBlends());
-  if (!weights.layers[0].key_means.empty() && options.exchange == nullptr) {
-    ASSIGN_OR_RETURN(runner->centre_,
-                     DeviceCentre::Create(weights, options.max_step_tokens, device.stream()));
+  if (!weights.layers[0].key_means.empty()) {
+    ASSIGN_OR_RETURN(
+        runner->centre_,
+        DeviceCentre::Create(weights, options.shard, options.max_step_tokens, device.stream()));
   }
   return runner;
 }
@@ -196,10 +197,6 @@ cuda::library::PrefillShape CudaRunner::prompts() const {
 
 absl::Status CudaRunner::CheckSpans(const KvPageFormat& format) const {
   if (format.span == 0) return absl::OkStatus();
-  if (options_.exchange != nullptr) {
-    return InvalidArgument("kv.layout is {}, and pages on several GPUs have no spans",
-                           KvPageFormatName(format));
-  }
   if (format.centred && centre_ == nullptr) {
     return InvalidArgument("kv.layout has centred keys, and the weights have no means of keys");
   }

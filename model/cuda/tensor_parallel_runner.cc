@@ -194,7 +194,7 @@ bool TensorParallelRunner::Await(int reports, Progress& progress) const {
 // layer before it reports the layer's queries. So each exchange that a GPU waits for is enqueued on
 // all GPUs, and work for an eviction, which may be queued behind the exchange, comes to its end.
 void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
-  const int32_t layers = config_.KvLayers();
+  const int32_t layers = config_.KvLayers(), copies = args.kv.layout.Copies();
   const int32_t group = args.layers_per_group > 0 ? args.layers_per_group : layers;
   int64_t rows = 0;
   for (const SequenceStep& sequence : args.sequences) rows += std::ssize(sequence.tokens);
@@ -208,7 +208,7 @@ void TensorParallelRunner::Report(const StepArgs& args, Progress& progress) {
     const int32_t end = layer + 1;
     if (!args.on_layers_done || (end % group != 0 && end != layers)) continue;
     if (!Await(++reports, progress)) return;
-    args.on_layers_done(layer / group * group, end);
+    args.on_layers_done(copies * (layer / group * group), copies * end);
   }
 }
 

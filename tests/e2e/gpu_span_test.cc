@@ -1,14 +1,18 @@
-// Pages with a span and centred keys on emulated GPUs, and decode workers that die or leave. Every
-// token is that of one process on the same kind of GPU.
+// Pages of few bits, with a span and centred keys, on emulated GPUs, one or several a worker, and
+// decode workers that die or leave. Every token is that of one process on as many GPUs.
 
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <map>
+
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
+#include "tests/e2e/models/expert_model.h"
+#include "tests/e2e/peer_fixture.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
@@ -72,6 +76,169 @@ TEST_P(GpuSpanFailoverTest, TheAnswerIsTheUndisturbedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, GpuSpanFailoverTest, testing::Values(SIGKILL, SIGTERM),
                          [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+// Workers with several GPUs: each has some heads of both copies of a layer.
+struct Spread {
+  const char* format;
+  int prefill = 2;  // GPUs of the prefill worker
+  int decode = 2;
+};
+void PrintTo(const Spread& spread, std::ostream* out) {
+  *out << spread.format << " from " << spread.prefill << " to " << spread.decode;
+}
+
+class SpreadRig {
+ public:
+  explicit SpreadRig(const Spread& spread, const std::string& model = ModelFolder())
+      : spread_(spread),
+        model_(model),
+        local_(OptionsOf(spread.prefill, 0), OptionsOf(spread.decode, spread.prefill)) {}
+
+  std::vector<std::string> Flags(int gpus, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> flags = {
+        "--device=cuda:0", kMemory, std::string("--kv_format=") + spread_.format,
+        fmt::format("--tensor_parallel={}", gpus), "--nccl_library=" FAKE_NCCL};
+    flags.insert(flags.end(), more.begin(), more.end());
+    return flags;
+  }
+  Cluster::Options ClusterOf(const std::vector<std::string>& prefill = {},
+                             const std::vector<std::string>& decode = {}) const {
+    std::vector<std::string> chunks = {"--random_chunks", "--chunk_tokens=64"};
+    chunks.insert(chunks.end(), prefill.begin(), prefill.end());
+    return {.model = model_,
+            .prefill_flags = Flags(spread_.prefill, chunks),
+            .decode_flags = Flags(spread_.decode, decode),
+            .worker_suffix = "-emulated"};
+  }
+  // Sampled, unless `greedy`.
+  TestRequest RequestOf(int prompt, uint32_t seed, int tokens_max, bool greedy) const {
+    TestRequest request = MakeRequest(prompt, local_.vocab(), seed, tokens_max);
+    if (greedy) request.sampling.temperature = 0;
+    request.sampling.stop_token_ids.clear();
+    return request;
+  }
+  TestAnswer Expect(Cluster& cluster, const TestRequest& request, const TestAnswer& answer) {
+    EXPECT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
+    if (!answer.status.ok()) return answer;
+    EXPECT_EQ(answer.tokens[0], Expected(request));
+    return answer;
+  }
+  TestAnswer Check(Cluster& cluster, const TestRequest& request) {
+    return Expect(cluster, request, AskOne(cluster, request));
+  }
+  const std::vector<uint32_t>& Expected(const TestRequest& request) {
+    std::vector<uint32_t>& wanted = wanted_[request.prompt];
+    if (wanted.empty()) {
+      wanted = local_.Generate(request.prompt, request.sampling, request.tokens_max);
+    }
+    return wanted;
+  }
+  int span() const { return KvPageFormatOf(spread_.format)->span; }
+  static TestAnswer AskOne(Cluster& cluster, const TestRequest& request,
+                           const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
+    Deadline context(std::chrono::minutes(4));
+    return Ask(cluster.client(), ToProto(request), context, on_tokens);
+  }
+
+ private:
+  ModelHost::Options OptionsOf(int gpus, int first) const {
+    return {.model = model_,
+            .kv_format = spread_.format,
+            .step_tokens = 200,
+            .device = fmt::format("cuda:{}", first),
+            .gpu_memory_utilization = 0.036,
+            .tensor_parallel = gpus,
+            .nccl_library = FAKE_NCCL};
+  }
+
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "8"};
+  const Spread spread_;
+  const std::string model_;
+  LocalGenerator local_;
+  std::map<std::vector<uint32_t>, std::vector<uint32_t>> wanted_;  // answers by prompt
+};
+
+// A greedy and a sampled answer, of which the second goes across the end of a span, then both with
+// their prompts cached.
+void CheckDegrees(SpreadRig& rig) {
+  Cluster cluster(rig.ClusterOf());
+  const int span = rig.span() == 0 ? 32 : rig.span();
+  for (const bool greedy : {true, false}) {
+    const TestRequest request =
+        rig.RequestOf(span + (greedy ? 12 : -3), greedy ? 71 : 72, 6, greedy);
+    for (const bool cached : {false, true}) {
+      const TestAnswer answer = rig.Check(cluster, request);
+      EXPECT_GT(answer.timing.kv_bytes_moved(), 0u);
+      EXPECT_EQ(answer.usage.cached_tokens() > 0, cached);
+    }
+  }
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
+}
+
+class SpreadTest : public testing::TestWithParam<Spread> {};
+TEST_P(SpreadTest, AnswersAreThoseOfTheirDegrees) {
+  SpreadRig rig(GetParam());
+  CheckDegrees(rig);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, SpreadTest,
+                         testing::Values(Spread{"k3v3+128", 2, 2}, Spread{"k3v3c+128", 2, 2},
+                                         Spread{"k3v3+128", 2, 1}, Spread{"k3v3c+128", 1, 2},
+                                         Spread{"i4r+64", 2, 1}, Spread{"k3v3", 2, 1},
+                                         Spread{"k3v2", 1, 2}, Spread{"i8", 2, 2},
+                                         Spread{"i4r", 2, 1}));
+
+// A model with four heads of KV.
+class FourGpusSpreadTest : public testing::TestWithParam<Spread> {};
+TEST_P(FourGpusSpreadTest, AnswersAreThoseOfTheirDegrees) {
+  const TempFolder model;
+  WriteExpertModel(model.path(), /*kv_heads=*/4);
+  SpreadRig rig(GetParam(), model.path());
+  CheckDegrees(rig);
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, FourGpusSpreadTest, testing::Values(Spread{"k3v3+128", 4, 2}));
+
+// As on one GPU, the decode worker dies, or hands its sequence over with the rows of its span.
+class SpreadFailoverTest : public testing::TestWithParam<int> {};  // by signal
+TEST_P(SpreadFailoverTest, TheAnswerIsTheUndisturbedOne) {
+  SpreadRig rig({.format = "k3v3c+64"});
+  Cluster::Options options = rig.ClusterOf({}, {"--wire_codec=raw"});
+  options.decode = 2;
+  Cluster cluster(options);
+  const TestRequest request = rig.RequestOf(100, 61, 70, /*greedy=*/true);
+  const TestAnswer answer = AskDisturbed(
+      cluster, {.signal = GetParam(), .tokens = 20},
+      [&](const auto& on_tokens) { return SpreadRig::AskOne(cluster, request, on_tokens); });
+  rig.Expect(cluster, request, answer);
+  if (GetParam() == SIGTERM) {
+    EXPECT_EQ(answer.usage.recomputed_tokens(), 0u) << cluster.Logs();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Signals, SpreadFailoverTest, testing::Values(SIGKILL, SIGTERM),
+                         [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+// Another prefill worker reads the prompt's blocks, and the rows of its last span.
+TEST(SpreadPeerTest, APrefixIsReadFromAnotherWorker) {
+  SpreadRig rig({.format = "k3v3+64"});
+  Cluster::Options options = rig.ClusterOf();
+  options.prefill = 2;
+  Cluster cluster(options);
+  const WorkerProcess &owner = cluster.prefill()[0], &reader = cluster.prefill()[1];
+  const TestRequest request = rig.RequestOf(185, 93, 8, /*greedy=*/true);
+  const auto ask = [&](const WorkerProcess& worker, const std::optional<v1::PeerPrefix>& peer) {
+    PlannedAnswer answer = Attempt(request, worker, cluster.decode()[0]).Run(peer);
+    EXPECT_TRUE(answer.prefill.ok()) << answer.prefill.error_message() << cluster.Logs();
+    EXPECT_EQ(answer.tokens, rig.Expected(request));
+    return answer;
+  };
+  ask(owner, std::nullopt);
+  const PlannedAnswer answer = ask(reader, PeerOf(owner, reader, FullBlocks(request)));
+  EXPECT_EQ(answer.first.peer().outcome(), v1::PeerRead::READ);
+  EXPECT_EQ(answer.first.cached_tokens(), FullBlocks(request) * 16);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
+}
 
 }  // namespace
 }  // namespace penstock

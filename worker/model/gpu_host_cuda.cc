@@ -65,6 +65,15 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
           .fast_prompts = IsFast(options)};
 }
 
+// The pool of pages that have memory for so many rows; 0: they are undivided.
+template <class Pages>
+absl::StatusOr<std::unique_ptr<BlockPool>> PoolOf(Pages& pages, int64_t rows) {
+  if (rows == 0) return BlockPool::CreateOver(pages.view());
+  ASSIGN_OR_RETURN(auto pool, BlockPool::CreateOver(pages.view(), rows));
+  pages.SetRows(pool->view().rows);
+  return pool;
+}
+
 class OneGpu final : public GpuHost {
  public:
   OneGpu(std::unique_ptr<cuda::CudaDevice> device, std::unique_ptr<cuda::Products> products,
@@ -79,12 +88,7 @@ class OneGpu final : public GpuHost {
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
-  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override {
-    if (rows_ == 0) return BlockPool::CreateOver(pages());
-    ASSIGN_OR_RETURN(auto pool, BlockPool::CreateOver(pages(), rows_));
-    pages_->SetRows(pool->view().rows);
-    return pool;
-  }
+  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override { return PoolOf(*pages_, rows_); }
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*device_);
   }
@@ -118,19 +122,18 @@ class ManyGpus final : public GpuHost {
  public:
   ManyGpus(Devices devices, std::unique_ptr<cuda::Products> products,
            std::unique_ptr<NcclRanks> links, std::unique_ptr<cuda::ShardedPages> pages,
-           std::unique_ptr<TensorParallelRunner> runner, const GpuOptions& options)
+           std::unique_ptr<TensorParallelRunner> runner, int64_t rows, const GpuOptions& options)
       : arithmetic_(ArithmeticOf(*devices.front(), products.get(), options)),
         devices_(std::move(devices)),
         products_(std::move(products)),
         links_(std::move(links)),
         pages_(std::move(pages)),
-        runner_(std::move(runner)) {}
+        runner_(std::move(runner)),
+        rows_(rows) {}
 
   ModelRunner& runner() override { return *runner_; }
   const PagedKv& pages() const override { return pages_->view(); }
-  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override {
-    return BlockPool::CreateOver(pages());
-  }
+  absl::StatusOr<std::unique_ptr<BlockPool>> MakePool() override { return PoolOf(*pages_, rows_); }
   std::shared_ptr<const TransferDevice> transfers() const override {
     return cuda::MakeTransferDevice(*devices_.front());
   }
@@ -153,6 +156,7 @@ class ManyGpus final : public GpuHost {
   const std::unique_ptr<NcclRanks> links_;
   const std::unique_ptr<cuda::ShardedPages> pages_;
   const std::unique_ptr<TensorParallelRunner> runner_;
+  const int64_t rows_;  // as OneGpu's
   // Once opened.
   std::unique_ptr<cuda::ShardMovers> movers_;
   std::unique_ptr<cuda::CudaSlabs> slabs_;
@@ -267,10 +271,15 @@ absl::StatusOr<Devices> OpenDevices(const GpuOptions& options) {
   return devices;
 }
 
-// Every GPU gets as many blocks as fit on the fullest one.
-absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& devices,
-                                                              const GpuOptions& options,
-                                                              const TensorParallelRunner& runner) {
+// The pages of several GPUs, which have memory for `rows` rows.
+struct ManyPages {
+  std::unique_ptr<cuda::ShardedPages> pages;
+  int64_t rows = 0;
+};
+
+// Every GPU gets as many blocks and rows as fit on the fullest one.
+absl::StatusOr<ManyPages> OpenPages(const Devices& devices, const GpuOptions& options,
+                                    const TensorParallelRunner& runner) {
   const KvLayout whole = LayoutFor(runner, options);
   const KvLayout layout = cuda::LayoutOfRank(whole, options.tensor_parallel);
   int64_t blocks = std::numeric_limits<int64_t>::max();
@@ -279,12 +288,15 @@ absl::StatusOr<std::unique_ptr<cuda::ShardedPages>> OpenPages(const Devices& dev
                      BlocksThatFit(*device, options, layout, runner.BoundsBytes(layout)));
     blocks = std::min(blocks, fit);
   }
+  const cuda::CudaPages::Room room = DivideRoom(options, layout, blocks, runner.max_position());
+  RETURN_IF_ERROR(CheckRoom(options, layout, room));
   std::vector<std::unique_ptr<cuda::CudaPages>> ranks;
   for (const auto& device : devices) {
-    ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, blocks));
+    ASSIGN_OR_RETURN(auto pages, cuda::CudaPages::Create(*device, layout, room, {}));
     ranks.push_back(std::move(pages));
   }
-  return std::make_unique<cuda::ShardedPages>(std::move(ranks));
+  return ManyPages{.pages = std::make_unique<cuda::ShardedPages>(std::move(ranks)),
+                   .rows = room.rows};
 }
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
@@ -300,10 +312,11 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenMany(const Weights& weights,
       auto runner,
       TensorParallelRunner::Create(weights, ranks, *links, RunnerOptions(options, products.get())));
   const ModelStart start{.load_s = ElapsedSeconds(begin), .weight_bytes = runner->weight_bytes()};
-  ASSIGN_OR_RETURN(auto pages, OpenPages(devices, options, *runner));
-  RETURN_IF_ERROR(runner->SetPages(*pages));
-  auto host = std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
-                                         std::move(pages), std::move(runner), options);
+  ASSIGN_OR_RETURN(ManyPages many, OpenPages(devices, options, *runner));
+  RETURN_IF_ERROR(runner->SetPages(*many.pages));
+  auto host =
+      std::make_unique<ManyGpus>(std::move(devices), std::move(products), std::move(links),
+                                 std::move(many.pages), std::move(runner), many.rows, options);
   host->start = start;
   return host;
 }
@@ -387,14 +400,6 @@ absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
       options.index);
 }
 
-absl::Status CheckSpread(const GpuOptions& options) {
-  if (options.format.span == 0) return absl::OkStatus();
-  return FailedPrecondition(
-      "kv_format is {}, and tensor_parallel is {}: pages on several GPUs have no spans; use {}, or "
-      "tensor_parallel=1",
-      KvPageFormatName(options.format), options.tensor_parallel, KvDtypeName(options.format.dtype));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
@@ -407,7 +412,6 @@ absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
   RETURN_IF_ERROR(CheckCudaModel(weights.config, options.tensor_parallel));
   RETURN_IF_ERROR(CheckCudaSpans(options.format, weights.config));
   if (options.tensor_parallel > 1) {
-    RETURN_IF_ERROR(CheckSpread(options));
     RETURN_IF_ERROR(CheckShards(weights.config, options.tensor_parallel));
   }
   RETURN_IF_ERROR(CheckNumerics(weights.config, options));

@@ -52,8 +52,8 @@ struct ModelHost {
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.
     ThreadPool* shared_threads = nullptr;
-    // Give the layers with a window less memory than the others (SplitKvMemory), on a CPU or one
-    // GPU. The callers must then hold rows (BlockCredit::MoveWindow).
+    // Give the layers of the window group less memory than the others (SplitKvMemory). The callers
+    // must then hold rows (BlockCredit::MoveWindow).
     bool splits_kv = false;
   };
 

@@ -191,9 +191,10 @@ struct SlabPartUnit {
     const uint32_t row = unit / units_of_layer, at = unit % units_of_layer * 16;
     const uint32_t block = row / p.layers, layer = row % p.layers;
     in_arena = p.arena + static_cast<int64_t>(p.block_ids[block]) * p.block_stride + p.offset +
-               static_cast<int64_t>(layer) * p.layer_bytes + at;
+               static_cast<int64_t>(layer) * p.layer_stride + at;
     const uint32_t place = at < p.codes_bytes ? p.codes_at + at : p.scales_at + at - p.codes_bytes;
-    in_slab = p.slab + static_cast<int64_t>(row) * p.slab_layer_bytes + place;
+    in_slab = p.slab + static_cast<int64_t>(block) * p.slab_block_stride +
+              static_cast<int64_t>(layer) * p.slab_layer_stride + place;
   }
 };
 

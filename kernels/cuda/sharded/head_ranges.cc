@@ -34,6 +34,10 @@ Piece Clip(Piece piece, size_t offset, size_t bytes) {
       .in_whole = begin, .in_rank = piece.in_rank + (begin - piece.in_whole), .bytes = end - begin};
 }
 
+bool IsSecondCopy(const KvLayout& layout, int32_t layer) {
+  return layout.span > 0 && layer % 2 == 1;
+}
+
 }  // namespace
 
 // All heads of queries read a latent, so that every rank has the whole page.
@@ -45,10 +49,13 @@ KvLayout LayoutOfRank(const KvLayout& whole, int ranks) {
   return layout;
 }
 
-LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank) {
+LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank, int32_t layer) {
   const KvLayout own = LayoutOfRank(whole, ranks);
   constexpr auto kKeys = penstock::KvPlane::kKeys;
   const int32_t first_head = whole.HasLatents() ? 0 : rank * own.kv_heads;
+  if (IsSecondCopy(whole, layer)) {
+    return {.codes_at = whole.RecentAt(first_head, kKeys, 0), .codes_bytes = own.RecentBytes()};
+  }
   const size_t codes = own.ScalesAt(0, kKeys, 0);
   return {.codes_at = whole.CodesAt(first_head, kKeys, 0),
           .scales_at = whole.ScalesAt(first_head, kKeys, 0),
@@ -58,20 +65,35 @@ LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank) {
 
 std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
                                     size_t bytes) {
-  const LayerPart part = LayerPartOf(whole, ranks, rank);
-  const size_t codes = part.codes_bytes, layer_bytes = codes + part.scales_bytes;
+  const KvLayout own = LayoutOfRank(whole, ranks);
   std::vector<HeadRange> ranges;
-  const size_t first = offset / whole.LayerBytes();
-  const auto layers = static_cast<size_t>(whole.layers);
-  for (size_t layer = first; layer < layers && layer * whole.LayerBytes() < offset + bytes;
-       ++layer) {
-    const size_t at = layer * whole.LayerBytes(), at_rank = layer * layer_bytes;
+  for (int32_t layer = whole.LayerAt(offset);
+       layer < whole.layers && whole.BytesBefore(layer) < offset + bytes; ++layer) {
+    const LayerPart part = LayerPartOf(whole, ranks, rank, layer);
+    const size_t at = whole.BytesBefore(layer), at_rank = own.BytesBefore(layer);
     const Piece pieces[] = {
-        {.in_whole = at + part.codes_at, .in_rank = at_rank, .bytes = codes},
-        {.in_whole = at + part.scales_at, .in_rank = at_rank + codes, .bytes = part.scales_bytes}};
+        {.in_whole = at + part.codes_at, .in_rank = at_rank, .bytes = part.codes_bytes},
+        {.in_whole = at + part.scales_at,
+         .in_rank = at_rank + part.codes_bytes,
+         .bytes = part.scales_bytes}};
     for (const Piece& piece : pieces) Append(Clip(piece, offset, bytes), offset, ranges);
   }
   return ranges;
+}
+
+std::vector<LayerRun> RunsOfLayers(const PagedKv& kv, int32_t first, int32_t last) {
+  const int32_t step = kv.layout.Copies();
+  std::vector<LayerRun> runs;
+  for (int32_t start = first; start < std::min(first + step, last); ++start) {
+    for (int32_t layer = start; layer < last; layer += step) {
+      const bool in_rows = kv.rows != nullptr && kv.layout.group.Has(layer);
+      if (layer == start || runs.back().in_rows != in_rows) {
+        runs.push_back({.first = layer, .count = 0, .step = step, .in_rows = in_rows});
+      }
+      ++runs.back().count;
+    }
+  }
+  return runs;
 }
 
 }  // namespace penstock::cuda

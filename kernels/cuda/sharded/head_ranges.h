@@ -17,14 +17,15 @@ namespace penstock::cuda {
 KvLayout LayoutOfRank(const KvLayout& whole, int ranks);
 
 // The place of a rank's heads in a layer of the whole page. The rank's layer has the codes of its
-// heads, and then their scales.
+// heads, and then their scales. A second copy (KvLayout::span) has rows alone, which count as
+// codes.
 struct LayerPart {
   size_t codes_at = 0;   // in the whole layer
   size_t scales_at = 0;  // likewise
   size_t codes_bytes = 0;
   size_t scales_bytes = 0;
 };
-LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank);
+LayerPart LayerPartOf(const KvLayout& whole, int ranks, int rank, int32_t layer);
 
 // A contiguous range of bytes, [offset, offset + bytes), of a rank's page.
 struct HeadRange {
@@ -44,5 +45,18 @@ struct HeadRange {
 // nothing.
 std::vector<HeadRange> RangesOfRank(const KvLayout& whole, int ranks, int rank, size_t offset,
                                     size_t bytes);
+
+// Stored layers first, first + step, and so on, which have one size, and lie at equal distances in
+// the memory of one kind: in blocks, or in rows (PagedKv::rows).
+struct LayerRun {
+  int32_t first = 0;
+  int32_t count = 0;
+  int32_t step = 1;
+  bool in_rows = false;
+  bool operator==(const LayerRun&) const = default;
+};
+
+// Divides layers [first, last) of `kv` into as few runs as possible.
+std::vector<LayerRun> RunsOfLayers(const PagedKv& kv, int32_t first, int32_t last);
 
 }  // namespace penstock::cuda

@@ -82,7 +82,6 @@ class PeerTry {
                   .layer_bytes = kBytes,
                   .codes_bytes = kBytes,
                   .slab = shared_.as<std::byte>(),
-                  .slab_layer_bytes = kBytes,
                   .scatter = scatter},
                  kProcessors, device_.stream());
     Synchronize(device_.stream());

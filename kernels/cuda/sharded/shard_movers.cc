@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/cuda/kv_planes.h"
+#include "kernels/cuda/page_pieces.h"
 #include "kernels/cuda/sharded/head_ranges.h"
 #include "kernels/cuda/sharded/peer_access.h"
 #include "kernels/cuda/slabs.h"
@@ -21,11 +23,21 @@ absl::Status TryAll(const ShardMovers::Devices& devices) {
   return absl::OkStatus();
 }
 
-// The block ids of one slab, on a GPU and on the host.
+// The block ids of one slab, and behind them the rows of these blocks if there are any, on a GPU
+// and on the host.
 struct Ids {
   DeviceBuffer device;
   PinnedBuffer host;
 };
+
+std::vector<uint32_t> IdsOf(const PagedKv& kv, const SpreadPages::Move& move) {
+  std::vector<uint32_t> ids(move.pieces.pages.begin(), move.pieces.pages.end());
+  if (kv.rows == nullptr) return ids;
+  const PageAccess access = move.scatter ? PageAccess::kWrite : PageAccess::kRead;
+  const std::vector<uint32_t> rows = RowsOf(*kv.rows, move.pieces.pages, access);
+  ids.insert(ids.end(), rows.begin(), rows.end());
+  return ids;
+}
 
 }  // namespace
 
@@ -56,6 +68,7 @@ class ShardMovers::RankMover final : public Mover {
   }
   absl::Status OpenRank(Rank& rank, size_t moves_max, size_t ids_bytes, bool high_priority);
   void MoveRank(size_t rank, const Move& move, size_t index);
+  SlabPartParams PartOf(int rank, const Move& move, const LayerRun& run) const;
   void AwaitRank(size_t rank);
   void CopyDetours(std::span<const Move> moves, bool scatter);
 
@@ -93,9 +106,10 @@ absl::Status ShardMovers::RankMover::OpenRank(Rank& rank, size_t moves_max, size
 
 absl::Status ShardMovers::RankMover::Open(size_t moves_max, size_t slab_bytes_max,
                                           bool high_priority) {
-  // The smallest pieces are single layers.
-  const size_t layer_bytes = movers_.pages_.view().layout.LayerBytes();
-  const size_t ids_bytes = (slab_bytes_max / layer_bytes + 1) * sizeof(uint32_t);
+  // The smallest pieces are single layers. A page has an id, and one of a row.
+  const KvLayout& layout = movers_.pages_.view().layout;
+  const size_t layer_bytes = std::min(layout.BytesOf(0), layout.BytesOf(layout.layers - 1));
+  const size_t ids_bytes = (slab_bytes_max / layer_bytes + 1) * 2 * sizeof(uint32_t);
   for (const CudaDevice* device : movers_.devices_) {
     device->Select();
     RETURN_IF_ERROR(OpenRank(ranks_.emplace_back(), moves_max, ids_bytes, high_priority));
@@ -106,37 +120,57 @@ absl::Status ShardMovers::RankMover::Open(size_t moves_max, size_t slab_bytes_ma
   return TakeStatus("streams for slabs of KV");
 }
 
+// The copy of some layers of a GPU's heads, without ids.
+SlabPartParams ShardMovers::RankMover::PartOf(int rank, const Move& move,
+                                              const LayerRun& run) const {
+  const KvLayout& whole = movers_.pages_.view().layout;
+  const PagedKv& own = movers_.pages_.view_of(rank);
+  const LayerPart part = LayerPartOf(whole, movers_.pages_.ranks(), rank, run.first);
+  const PagePlace place = PlaceOf(own, run.first);
+  const bool several = run.count > 1;
+  const int64_t to_next =
+      several ? PlaceOf(own, run.first + run.step).first - place.first : int64_t{0};
+  std::byte* const detour = DetourOf(move);
+  std::byte* const slab = detour == nullptr ? move.slab : detour;
+  return {
+      .arena = place.first,
+      .block_stride = place.stride,
+      .blocks = static_cast<uint32_t>(move.pieces.pages.size()),
+      .layers = static_cast<uint32_t>(run.count),
+      .layer_stride = to_next,
+      .layer_bytes = static_cast<uint32_t>(own.layout.BytesOf(run.first)),
+      .codes_bytes = static_cast<uint32_t>(part.codes_bytes),
+      .slab = slab + whole.BytesBefore(run.first) - move.pieces.offset,
+      .slab_block_stride = static_cast<uint32_t>(move.pieces.bytes),
+      .slab_layer_stride = static_cast<uint32_t>(whole.BytesOf(run.first, run.first + run.step)),
+      .codes_at = static_cast<uint32_t>(part.codes_at),
+      .scales_at = static_cast<uint32_t>(part.scales_at),
+      .scatter = move.scatter};
+}
+
 // Enqueues the copy of one GPU's heads, on that GPU.
 void ShardMovers::RankMover::MoveRank(size_t rank, const Move& move, size_t index) {
   if (rank > 0 && IsOfFirst(move)) return;
   const KvLayout& whole = movers_.pages_.view().layout;
   const auto number = static_cast<int>(rank);
   const PagedKv& own = movers_.pages_.view_of(number);
-  const LayerPart part = LayerPartOf(whole, movers_.pages_.ranks(), number);
-  const size_t layer_bytes = whole.LayerBytes();
   const DeviceSlabs::Pieces& pieces = move.pieces;
-  PENSTOCK_CHECK(pieces.offset % layer_bytes == 0 && pieces.bytes % layer_bytes == 0);
-  std::byte* const detour = DetourOf(move);
+  const int32_t first = whole.LayerAt(pieces.offset);
+  const int32_t last = whole.LayerAt(pieces.offset + pieces.bytes);
+  PENSTOCK_CHECK_EQ(whole.BytesBefore(first), pieces.offset);
+  PENSTOCK_CHECK_EQ(whole.BytesBefore(last), pieces.offset + pieces.bytes);
   const Rank& used = ranks_[rank];
   const Ids& ids = used.ids[index];
-  PENSTOCK_CHECK_LE(pieces.pages.size_bytes(), ids.host.bytes());
-  std::ranges::copy(pieces.pages, ids.host.as<uint32_t>());
-  CopyToDevice(ids.device.as<void>(), ids.host.as<void>(), pieces.pages.size_bytes(), used.stream);
-  const size_t first_layer = pieces.offset / layer_bytes;
-  MoveSlabPart({.arena = own.arena,
-                .block_stride = static_cast<int64_t>(own.layout.BlockStride()),
-                .offset = static_cast<int64_t>(first_layer * own.layout.LayerBytes()),
-                .blocks = static_cast<uint32_t>(pieces.pages.size()),
-                .layers = static_cast<uint32_t>(pieces.bytes / layer_bytes),
-                .block_ids = ids.device.as<uint32_t>(),
-                .layer_bytes = static_cast<uint32_t>(own.layout.LayerBytes()),
-                .codes_bytes = static_cast<uint32_t>(part.codes_bytes),
-                .slab = detour == nullptr ? move.slab : detour,
-                .slab_layer_bytes = static_cast<uint32_t>(layer_bytes),
-                .codes_at = static_cast<uint32_t>(part.codes_at),
-                .scales_at = static_cast<uint32_t>(part.scales_at),
-                .scatter = move.scatter},
-               movers_.processors_, used.stream);
+  const std::vector<uint32_t> all = IdsOf(own, move);
+  const size_t ids_bytes = all.size() * sizeof(uint32_t);
+  PENSTOCK_CHECK_LE(ids_bytes, ids.host.bytes());
+  std::ranges::copy(all, ids.host.as<uint32_t>());
+  CopyToDevice(ids.device.as<void>(), ids.host.as<void>(), ids_bytes, used.stream);
+  for (const LayerRun& run : RunsOfLayers(own, first, last)) {
+    SlabPartParams part = PartOf(number, move, run);
+    part.block_ids = ids.device.as<uint32_t>() + (run.in_rows ? pieces.pages.size() : 0);
+    MoveSlabPart(part, movers_.processors_, used.stream);
+  }
   RecordEvent(used.done, used.stream);
 }
 
@@ -185,7 +219,7 @@ absl::StatusOr<std::unique_ptr<ShardMovers>> ShardMovers::Create(Devices devices
                                                                  const ShardedPages& pages,
                                                                  int processors) {
   PENSTOCK_CHECK_EQ(static_cast<int>(devices.size()), pages.ranks());
-  const LayerPart part = LayerPartOf(pages.view().layout, pages.ranks(), 0);
+  const LayerPart part = LayerPartOf(pages.view().layout, pages.ranks(), 0, 0);  // bf16 fits
   if (part.codes_bytes % kUnit != 0 || part.scales_bytes % kUnit != 0) {
     return FailedPrecondition(
         "each of {} GPUs has {} bytes of codes and {} of scales of a layer; slabs of several GPUs "

@@ -37,40 +37,64 @@ ShardedPages::ShardedPages(std::vector<std::unique_ptr<CudaPages>> ranks)
   view_.copier = this;
 }
 
-void ShardedPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                        std::byte* host) {
-  const size_t payload = view_.layout.PayloadBytes();
+void ShardedPages::SetRows(const WindowRowsView* rows) {
+  for (const auto& rank : ranks_) {
+    rank_rows_.push_back(RowsBehind(rank->view(), rows->row, rows->no_row));
+  }
+  for (size_t rank = 0; rank < ranks_.size(); ++rank) ranks_[rank]->SetRows(&rank_rows_[rank]);
+  view_.rows = rows;
+}
+
+PageCopier* ShardedPages::first_copies() {
+  return view_.layout.span > 0 && view_.rows != nullptr ? &first_copier_ : nullptr;
+}
+
+void ShardedPages::ReadOf(CudaPages::Copies copies, std::span<const uint32_t> pages, size_t offset,
+                          size_t bytes, std::byte* host) {
+  const KvLayout layout = LayoutOf(copies);
+  const size_t payload = layout.PayloadBytes();
   const size_t kept = std::clamp(payload, offset, offset + bytes) - offset;
   for (size_t i = 0; i < pages.size(); ++i) {
     std::fill(host + i * bytes + kept, host + (i + 1) * bytes, std::byte{0});
   }
-  const int readers = view_.layout.HasLatents() ? 1 : ranks();  // all have the same latents
+  const int readers = layout.HasLatents() ? 1 : ranks();  // all have the same latents
   for (int rank = 0; rank < readers; ++rank) {
-    for (const HeadRange& range : RangesOfRank(view_.layout, ranks(), rank, offset, bytes)) {
-      ranks_[static_cast<size_t>(rank)]->ReadBy(
-          pages, range.offset, range.bytes, [&](const CudaPages::Portion& portion) {
-            std::byte* piece = host + portion.index * bytes;
-            VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
-              std::copy_n(ring, size, piece + at);
-            });
-          });
+    for (const HeadRange& range : RangesOfRank(layout, ranks(), rank, offset, bytes)) {
+      const auto read = [&](const CudaPages::Portion& portion) {
+        std::byte* piece = host + portion.index * bytes;
+        VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
+          std::copy_n(ring, size, piece + at);
+        });
+      };
+      ranks_[static_cast<size_t>(rank)]->ReadBy(pages, range.offset, range.bytes, read, copies);
     }
   }
 }
 
-void ShardedPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
-                         const std::byte* host) {
+void ShardedPages::WriteOf(CudaPages::Copies copies, std::span<const uint32_t> pages, size_t offset,
+                           size_t bytes, const std::byte* host) {
+  const KvLayout layout = LayoutOf(copies);
   for (int rank = 0; rank < ranks(); ++rank) {
-    for (const HeadRange& range : RangesOfRank(view_.layout, ranks(), rank, offset, bytes)) {
-      ranks_[static_cast<size_t>(rank)]->WriteBy(
-          pages, range.offset, range.bytes, [&](const CudaPages::Portion& portion) {
-            const std::byte* piece = host + portion.index * bytes;
-            VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
-              std::copy_n(piece + at, size, ring);
-            });
-          });
+    for (const HeadRange& range : RangesOfRank(layout, ranks(), rank, offset, bytes)) {
+      const auto write = [&](const CudaPages::Portion& portion) {
+        const std::byte* piece = host + portion.index * bytes;
+        VisitParts(range, portion, [&](std::byte* ring, size_t at, size_t size) {
+          std::copy_n(piece + at, size, ring);
+        });
+      };
+      ranks_[static_cast<size_t>(rank)]->WriteBy(pages, range.offset, range.bytes, write, copies);
     }
   }
+}
+
+void ShardedPages::Read(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                        std::byte* host) {
+  ReadOf(CudaPages::Copies::kAll, pages, offset, bytes, host);
+}
+
+void ShardedPages::Write(std::span<const uint32_t> pages, size_t offset, size_t bytes,
+                         const std::byte* host) {
+  WriteOf(CudaPages::Copies::kAll, pages, offset, bytes, host);
 }
 
 }  // namespace penstock::cuda

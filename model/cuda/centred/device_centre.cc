@@ -17,6 +17,14 @@ absl::StatusOr<cuda::DeviceBuffer> Upload(const std::vector<T>& values, const ch
   return buffer;
 }
 
+// The means of the shard's KV heads, of `all` [kv_heads][head_dim].
+std::vector<float> MeansOfShard(const std::vector<float>& all, const ModelConfig& own,
+                                const ModelShard& shard) {
+  const auto count = ptrdiff_t{own.kv_heads} * own.head_dim;
+  const auto first = all.begin() + shard.rank * count;
+  return {first, first + count};
+}
+
 // The angles of all positions in the order of the kernels; 0 behind the last position.
 std::vector<Bf16> PackAngles(const LayerRotation& rotation, const ModelConfig& config) {
   const auto dim = static_cast<size_t>(config.head_dim), pairs = rotation.frequencies.size();
@@ -37,11 +45,13 @@ std::vector<Bf16> PackAngles(const LayerRotation& rotation, const ModelConfig& c
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCentre>> DeviceCentre::Create(const Weights& weights,
+                                                                   const ModelShard& shard,
                                                                    size_t rows, void* stream) {
-  const ModelConfig& config = weights.config;
+  const ModelConfig config = shard.Of(weights.config);
   auto centre = std::make_unique<DeviceCentre>();
   for (int32_t layer = 0; layer < config.layers; ++layer) {
-    const std::vector<float>& means = weights.layers[static_cast<size_t>(layer)].key_means;
+    const std::vector<float> means =
+        MeansOfShard(weights.layers[static_cast<size_t>(layer)].key_means, config, shard);
     ASSIGN_OR_RETURN(auto uploaded, Upload(means, "means of keys", stream));
     centre->means_.push_back(std::move(uploaded));
     cuda::DeviceBuffer& angles = centre->angles_[static_cast<size_t>(config.RopeOf(layer))];

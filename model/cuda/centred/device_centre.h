@@ -9,6 +9,7 @@
 #include "kernels/bf16.h"
 #include "kernels/cuda/cuda_device.h"
 #include "model/checkpoint/model_config.h"
+#include "model/weights/model_shard.h"
 #include "model/weights/weights.h"
 
 namespace penstock {
@@ -18,13 +19,14 @@ namespace penstock {
 // not know steps.
 
 // Owns the means of a model's keys in device memory, the angles of all its positions, and a step's
-// centre queries (kernels/cuda/row_params.h). The means and angles are immutable. One GPU has all
-// KV heads.
+// centre queries (kernels/cuda/row_params.h). The means and angles are immutable. Means and queries
+// are those of a shard's heads, and all shards have the same angles.
 class DeviceCentre {
  public:
   // `weights` have means, and are not needed afterwards. `rows` is the most of a step. Returns
   // RESOURCE_EXHAUSTED that names the allocation.
-  static absl::StatusOr<std::unique_ptr<DeviceCentre>> Create(const Weights& weights, size_t rows,
+  static absl::StatusOr<std::unique_ptr<DeviceCentre>> Create(const Weights& weights,
+                                                              const ModelShard& shard, size_t rows,
                                                               void* stream);
 
   const float* MeansOf(int32_t layer) const {  // [kv_heads][head_dim], before rotation

@@ -64,9 +64,11 @@ size_t PlaceInWhole(const SlabPartCase& c, size_t at) {
 
 bool RunPart(const SlabPartCase& c, bool scatter) {
   const size_t layer = c.codes_bytes + c.scales_bytes, whole = layer * c.ranks;
-  const size_t offset = layer, stride = (c.layers + 2) * layer + 64;
+  const size_t step = layer + c.beside_bytes, whole_step = whole + c.beside_bytes;
+  const size_t offset = layer, stride = (c.layers + 2) * step + 64;
+  const size_t slab_stride = c.layers * whole_step + c.behind_bytes;
   std::vector<std::byte> arena = RandomBytes((c.blocks + 2) * stride, 1);
-  std::vector<std::byte> slab = RandomBytes(size_t{c.blocks} * c.layers * whole + 64, 2);
+  std::vector<std::byte> slab = RandomBytes(size_t{c.blocks} * slab_stride + 64, 2);
   std::vector<uint32_t> ids(c.blocks + 2);
   std::iota(ids.begin(), ids.end(), 0u);
   std::shuffle(ids.begin(), ids.end(), std::mt19937_64(3));
@@ -78,19 +80,22 @@ bool RunPart(const SlabPartCase& c, bool scatter) {
                 .blocks = c.blocks,
                 .layers = c.layers,
                 .block_ids = device_ids.data(),
+                .layer_stride = static_cast<int64_t>(step),
                 .layer_bytes = static_cast<uint32_t>(layer),
                 .codes_bytes = c.codes_bytes,
                 .slab = device_slab.data(),
-                .slab_layer_bytes = static_cast<uint32_t>(whole),
+                .slab_block_stride = static_cast<uint32_t>(slab_stride),
+                .slab_layer_stride = static_cast<uint32_t>(whole_step),
                 .codes_at = static_cast<uint32_t>(PlaceInWhole(c, 0)),
                 .scales_at = static_cast<uint32_t>(PlaceInWhole(c, c.codes_bytes)),
                 .scatter = scatter},
                c.processors, nullptr);
   ExpectNoDeviceError("MoveSlabPart");
   for (size_t row = 0; row < size_t{c.blocks} * c.layers; ++row) {
-    std::byte* own = arena.data() + ids[row / c.layers] * stride + offset + row % c.layers * layer;
+    const size_t block = row / c.layers, of_block = row % c.layers;
+    std::byte* own = arena.data() + ids[block] * stride + offset + of_block * step;
     for (size_t at = 0; at < layer; ++at) {
-      std::byte& flat = slab[row * whole + PlaceInWhole(c, at)];
+      std::byte& flat = slab[block * slab_stride + of_block * whole_step + PlaceInWhole(c, at)];
       scatter ? own[at] = flat : flat = own[at];
     }
   }

@@ -30,6 +30,8 @@ struct SlabPartCase {
   uint32_t ranks = 2;  // in the slab, of equal bytes
   uint32_t rank = 1;
   int processors = 2;
+  uint32_t beside_bytes = 0;  // between two layers, of layers of other sizes
+  uint32_t behind_bytes = 0;  // behind the last layer of a block of the slab
 };
 // True if the bytes are where they should be, and nothing else has changed.
 bool RunPart(const SlabPartCase& c, bool scatter);

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <map>
+#include <random>
+#include <utility>
 
 namespace penstock::cuda {
 namespace {
@@ -14,6 +16,11 @@ KvLayout Layout(KvDtype dtype, int32_t kv_heads = 8, int32_t block_tokens = 16) 
           .head_dim = 64,
           .block_tokens = block_tokens,
           .dtype = dtype};
+}
+
+// Each layer is stored twice.
+KvLayout SpanLayout(KvDtype dtype, int32_t kv_heads = 8) {
+  return Layout(dtype, kv_heads).In({.dtype = dtype, .span = 64});
 }
 
 struct Place {
@@ -30,15 +37,21 @@ std::vector<Place> PlacesOf(const KvLayout& whole, int ranks) {
     for (size_t i = 0; i < bytes; ++i) places[at + i] = {rank, offset + i};
   };
   for (int32_t layer = 0; layer < whole.layers; ++layer) {
+    const size_t at = whole.BytesBefore(layer), own_at = own.BytesBefore(layer);
     for (int32_t head = 0; head < whole.kv_heads; ++head) {
       const int rank = head / own.kv_heads;
       const int32_t own_head = head % own.kv_heads;
       for (const auto plane : {penstock::KvPlane::kKeys, penstock::KvPlane::kValues}) {
         for (int slot = 0; slot < whole.block_tokens; ++slot) {
-          put(layer * whole.LayerBytes() + whole.CodesAt(head, plane, slot), whole.RowBytes(plane),
-              rank, layer * own.LayerBytes() + own.CodesAt(own_head, plane, slot));
-          put(layer * whole.LayerBytes() + whole.ScalesAt(head, plane, slot), whole.ScaleBytes(),
-              rank, layer * own.LayerBytes() + own.ScalesAt(own_head, plane, slot));
+          if (whole.span > 0 && layer % 2 == 1) {
+            put(at + whole.RecentAt(head, plane, slot), sizeof(Bf16) * whole.head_dim, rank,
+                own_at + own.RecentAt(own_head, plane, slot));
+            continue;
+          }
+          put(at + whole.CodesAt(head, plane, slot), whole.RowBytes(plane), rank,
+              own_at + own.CodesAt(own_head, plane, slot));
+          put(at + whole.ScalesAt(head, plane, slot), whole.ScaleBytes(), rank,
+              own_at + own.ScalesAt(own_head, plane, slot));
         }
       }
     }
@@ -85,6 +98,32 @@ TEST(HeadRanges, AreWhereEveryRowIs) {
   }
 }
 
+// Ranges within first copies, within second copies, and over the bounds of both.
+TEST(HeadRanges, AreWhereEveryRowOfBothCopiesIs) {
+  std::mt19937 random(11);
+  for (const KvDtype dtype : kKvDtypes) {
+    if (dtype == KvDtype::kBf16) continue;
+    for (const int ranks : {1, 2, 4, 8}) {
+      const KvLayout whole = SpanLayout(dtype);
+      const std::vector<Place> want = PlacesOf(whole, ranks);
+      const auto expect = [&](size_t offset, size_t bytes) {
+        const std::vector<Place> got = PlacesByRanges(whole, ranks, offset, bytes);
+        const auto from = want.begin() + static_cast<ptrdiff_t>(offset);
+        EXPECT_TRUE(std::equal(got.begin(), got.end(), from))
+            << KvDtypeName(dtype) << " of " << ranks << " from " << offset << " on " << bytes;
+      };
+      expect(0, whole.BlockStride());
+      for (int32_t layer = 0; layer < whole.layers; ++layer) {
+        expect(whole.BytesBefore(layer), whole.BytesOf(layer));
+      }
+      for (int i = 0; i < 20; ++i) {
+        const size_t units = whole.BlockStride() / 16, first = random() % units;
+        expect(16 * first, 16 * (1 + random() % (units - first)));
+      }
+    }
+  }
+}
+
 TEST(HeadRanges, OfLatentsAreAllBytesOfEveryRank) {
   const KvLayout whole{.layers = 3, .kv_heads = 1, .head_dim = 576, .latent_rope_dim = 64};
   EXPECT_EQ(LayoutOfRank(whole, 4), whole);
@@ -109,6 +148,42 @@ TEST(HeadRanges, OfWholeLayersAreOne) {
   // A part of a layer may hold the codes of one rank alone.
   EXPECT_TRUE(RangesOfRank(whole, 4, 3, 0, 64).empty());
   EXPECT_EQ(RangesOfRank(whole, 4, 0, 0, 64).size(), 1u);
+}
+
+TEST(HeadRanges, OfBothCopiesOfWholeLayersAreOne) {
+  const KvLayout whole = SpanLayout(KvDtype::kK3v3);
+  for (const auto& [first, last] : {std::pair(0, 6), {1, 2}, {1, 4}, {2, 3}}) {
+    const auto ranges =
+        RangesOfRank(whole, 4, 2, whole.BytesBefore(first), whole.BytesOf(first, last));
+    EXPECT_EQ(ranges.size(), 1u) << first;
+  }
+}
+
+std::vector<LayerRun> RunsOf(const KvLayout& layout, bool apart, int32_t first, int32_t last) {
+  const uint32_t row = 0;
+  PagedKv kv{.blocks = 1, .layout = layout};
+  const WindowRowsView rows = RowsBehind(kv, &row, 1);
+  if (apart) kv.rows = &rows;
+  return RunsOfLayers(kv, first, last);
+}
+
+TEST(LayerRuns, AreOfOneSizeAndOneMemory) {
+  const KvLayout plain = Layout(KvDtype::kI8), spans = SpanLayout(KvDtype::kI8);
+  EXPECT_EQ(RunsOf(plain, false, 1, 3), (std::vector<LayerRun>{{1, 2, 1, false}}));
+  EXPECT_EQ(RunsOf(plain, false, 1, 1), std::vector<LayerRun>());
+  EXPECT_EQ(RunsOf(spans, true, 0, 6), (std::vector<LayerRun>{{0, 3, 2, false}, {1, 3, 2, true}}));
+  EXPECT_EQ(RunsOf(spans, true, 1, 4), (std::vector<LayerRun>{{1, 2, 2, true}, {2, 1, 2, false}}));
+  EXPECT_EQ(RunsOf(spans, true, 3, 4), (std::vector<LayerRun>{{3, 1, 2, true}}));
+  EXPECT_EQ(RunsOf(spans, false, 1, 3),
+            (std::vector<LayerRun>{{1, 1, 2, false}, {2, 1, 2, false}}));
+  KvLayout windows = Layout(KvDtype::kBf16);
+  windows.layers = 6;
+  windows.group.window = 20;
+  for (const size_t layer : {0, 2, 3}) windows.group.layers.set(layer);
+  EXPECT_EQ(RunsOf(windows, false, 0, 6), (std::vector<LayerRun>{{0, 6, 1, false}}));
+  EXPECT_EQ(RunsOf(windows, true, 0, 6),
+            (std::vector<LayerRun>{
+                {0, 1, 1, true}, {1, 1, 1, false}, {2, 2, 1, true}, {4, 2, 1, false}}));
 }
 
 }  // namespace

@@ -231,6 +231,121 @@ TEST(EmulatedPeersDeathTest, WithoutAccessMemoryOfAnotherGpuIsOutOfReach) {
   FreeForWires(memory, 4096);
 }
 
+// Slabs of pages with rows, of layers with a window or second copies of a span.
+struct RowMoverCase {
+  KvPageFormat format;
+  int ranks = 2;
+  const char* peers = "";
+};
+void PrintTo(const RowMoverCase& c, std::ostream* out) {
+  *out << KvPageFormatName(c.format) << " on " << c.ranks << " " << c.peers;
+}
+
+constexpr int64_t kRows = 5;
+constexpr uint32_t kNoRow = kRows;
+
+KvLayout RowMoverLayout(const KvPageFormat& format) {
+  KvLayout layout{.layers = 3, .kv_heads = 4, .head_dim = 64};
+  if (format.span > 0) return layout.In(format);
+  layout.layers = 5;
+  layout.group.window = 20;
+  for (const size_t layer : {0, 2, 3}) layout.group.layers.set(layer);
+  return layout;
+}
+
+class RowMoversTest : public testing::TestWithParam<RowMoverCase> {
+ protected:
+  RowMoversTest() {
+    std::vector<std::unique_ptr<CudaPages>> ranks;
+    ShardMovers::Devices devices;
+    for (int rank = 0; rank < GetParam().ranks; ++rank) {
+      devices_.push_back(*CudaDevice::Open(rank));
+      devices.push_back(devices_.back().get());
+      ranks.push_back(*CudaPages::Create(*devices_.back(), LayoutOfRank(layout_, GetParam().ranks),
+                                         {.blocks = kBlocks, .rows = kRows}, {}));
+    }
+    pages_.emplace(std::move(ranks));
+    pool_rows_ = RowsBehind(pages_->view(), row_.data(), kNoRow);
+    pages_->SetRows(&pool_rows_);
+    host_.rows = &host_rows_;
+    movers_ = *ShardMovers::Create(devices, *pages_);
+    slabs_ = *CudaSlabs::Create(*devices_.front(), pages_->view(), {.slab_bytes_max = kStaging},
+                                movers_.get());
+    staging_ = slabs_->Allocate(kStaging);
+    const auto bytes = RandomBytes(kBlocks * layout_.PayloadBytes());
+    pages_->Write(all_, 0, layout_.PayloadBytes(), bytes.data());
+    WritePages(host_, all_, 0, layout_.PayloadBytes(), bytes.data());
+  }
+  ~RowMoversTest() override { slabs_->Free(staging_, kStaging); }
+
+  std::vector<std::byte> RandomBytes(size_t size) {
+    std::vector<std::byte> bytes(size);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random_());
+    return bytes;
+  }
+  static std::vector<std::byte> Read(const PagedKv& kv, const DeviceSlabs::Pieces& pieces) {
+    std::vector<std::byte> host(pieces.total());
+    ReadPages(kv, pieces.pages, pieces.offset, pieces.bytes, host.data());
+    return host;
+  }
+  std::span<std::byte> Seen(size_t bytes) const {
+    return {emulator::SeenByHardware(staging_), bytes};
+  }
+
+  const ScopedEnvironment gpus_{"PENSTOCK_EMULATED_GPUS", "4"};
+  const ScopedEnvironment peers_{"PENSTOCK_EMULATED_PEERS", GetParam().peers};
+  const KvLayout layout_ = RowMoverLayout(GetParam().format);
+  const std::vector<uint32_t> all_ = {0, 1, 2, 3, 4, 5, 6, 7, 8};
+  const std::vector<uint32_t> row_ = {2, kNoRow, 0, kNoRow, 4, 1, kNoRow, 3, kNoRow};
+  std::vector<std::byte> memory_ =
+      std::vector<std::byte>(kBlocks * layout_.FullStride() + kRows * layout_.RowStride());
+  PagedKv host_{.arena = memory_.data(), .blocks = kBlocks, .layout = layout_};
+  const WindowRowsView host_rows_ = RowsBehind(host_, row_.data(), kNoRow);
+  WindowRowsView pool_rows_;
+  std::mt19937_64 random_{1};
+  std::vector<std::unique_ptr<CudaDevice>> devices_;
+  std::optional<ShardedPages> pages_;
+  std::unique_ptr<ShardMovers> movers_;
+  std::unique_ptr<CudaSlabs> slabs_;
+  std::byte* staging_ = nullptr;
+};
+
+// Every range of layers, of blocks with and without rows.
+TEST_P(RowMoversTest, SlabsAreThoseOfTheHostsPages) {
+  for (int32_t first = 0; first < layout_.layers; ++first) {
+    for (int32_t last = first + 1; last <= layout_.layers; ++last) {
+      std::vector<uint32_t> some = all_;
+      std::shuffle(some.begin(), some.end(), random_);
+      some.resize(1 + random_() % 5);
+      const DeviceSlabs::Pieces pieces{some, layout_.BytesBefore(first),
+                                       layout_.BytesOf(first, last)};
+      const std::vector<std::byte> wanted = Read(host_, pieces);
+      std::ranges::fill(Seen(wanted.size() + 1), std::byte{0x5a});
+      DeviceSlabs::Gathering gathering{.pieces = pieces, .slab = staging_};
+      slabs_->Gather({&gathering, 1});
+      EXPECT_EQ(gathering.crc, Crc32c(wanted)) << first << " " << last;
+      EXPECT_TRUE(std::ranges::equal(Seen(wanted.size()), wanted)) << first << " " << last;
+      EXPECT_EQ(Seen(kStaging)[wanted.size()], std::byte{0x5a});
+      const std::vector<std::byte> other = RandomBytes(wanted.size());
+      std::ranges::copy(other, Seen(kStaging).begin());
+      slabs_->Scatter(pieces, staging_, [] {});
+      slabs_->Drain();
+      WritePages(host_, some, pieces.offset, pieces.bytes, other.data());
+      const DeviceSlabs::Pieces whole{all_, 0, layout_.PayloadBytes()};
+      EXPECT_TRUE(Read(pages_->view(), whole) == Read(host_, whole)) << first << " " << last;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Formats, RowMoversTest,
+    testing::Values(
+        RowMoverCase{}, RowMoverCase{.ranks = 4, .peers = "refused"},
+        RowMoverCase{.format = {.dtype = KvDtype::kK3v3, .span = 128}},
+        RowMoverCase{.format = {.dtype = KvDtype::kK3v2, .span = 64}, .ranks = 4},
+        RowMoverCase{.format = {.dtype = KvDtype::kI4r, .span = 64}, .peers = "refused"},
+        RowMoverCase{.format = {.dtype = KvDtype::kI8, .span = 64, .centred = true}, .ranks = 4}));
+
 TEST(OddShardsTest, HeadsOfOddSizesAreRefused) {
   const ScopedEnvironment gpus("PENSTOCK_EMULATED_GPUS", "2");
   const KvLayout layout{

@@ -45,6 +45,13 @@ TEST(Slabs, PartsOfOneGpuAreMoved) {
       {},
       {.blocks = 1, .layers = 1, .codes_bytes = 16, .ranks = 4, .rank = 0},
       {.blocks = 5, .layers = 3, .codes_bytes = 1040, .scales_bytes = 64, .ranks = 4, .rank = 2},
+      // Rows of bf16 beside layers in another format, in slabs that end with one of these.
+      {.blocks = 5,
+       .layers = 3,
+       .codes_bytes = 4096,
+       .scales_bytes = 0,
+       .beside_bytes = 832,
+       .behind_bytes = 4928},
       // Several rounds of the grid, the last of which is not full.
       {.blocks = 9, .layers = 1, .codes_bytes = 16384, .scales_bytes = 16, .processors = 1},
       {.blocks = 0},

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <vector>
 
@@ -38,6 +39,13 @@ inline std::vector<uint32_t> Prompt(int size, uint32_t seed) {
   for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
   return tokens;
 }
+
+// The format of a rig's pages, which may be a dtype alone.
+struct RigFormat {
+  RigFormat(KvDtype dtype) : format{.dtype = dtype} {}                 // NOLINT(google-explicit-*)
+  RigFormat(const KvPageFormat& page_format) : format(page_format) {}  // NOLINT(google-explicit-*)
+  KvPageFormat format;
+};
 
 struct Feed {
   int sequence;
@@ -101,10 +109,8 @@ class Rig {
     kv_ = kv;
     for (uint32_t block = 0; block < kBlocks; ++block) tables_[block % 3].push_back(block);
   }
-  static KvLayout LayoutOf(const ModelRunner& runner, KvDtype dtype) {
-    KvLayout layout = runner.kv_layout();
-    layout.dtype = dtype;
-    return layout;
+  static KvLayout LayoutOf(const ModelRunner& runner, const RigFormat& of) {
+    return runner.kv_layout().In(of.format);
   }
 
  private:
@@ -114,9 +120,9 @@ class Rig {
 
 class CpuRig final : public Rig {
  public:
-  explicit CpuRig(const Weights& weights, KvDtype dtype = KvDtype::kBf16)
-      : runner_(weights, {}, 512), memory_(kBlocks * LayoutOf(runner_, dtype).BlockStride()) {
-    SetPages({memory_.as<std::byte>(), kBlocks, LayoutOf(runner_, dtype)});
+  explicit CpuRig(const Weights& weights, const RigFormat& format = KvDtype::kBf16)
+      : runner_(weights, {}, 512), memory_(kBlocks * LayoutOf(runner_, format).BlockStride()) {
+    SetPages({memory_.as<std::byte>(), kBlocks, LayoutOf(runner_, format)});
   }
   ModelRunner& runner() override { return runner_; }
 
@@ -127,11 +133,11 @@ class CpuRig final : public Rig {
 
 class OneGpuRig final : public Rig {
  public:
-  explicit OneGpuRig(const Weights& weights, KvDtype dtype = KvDtype::kBf16,
+  explicit OneGpuRig(const Weights& weights, const RigFormat& format = KvDtype::kBf16,
                      const CudaRunner::Options& options = {})
       : device_(*cuda::CudaDevice::Open(0)),
         runner_(*CudaRunner::Create(weights, *device_, options)),
-        pages_(*cuda::CudaPages::Create(*device_, LayoutOf(*runner_, dtype), kBlocks)) {
+        pages_(*cuda::CudaPages::Create(*device_, LayoutOf(*runner_, format), kBlocks)) {
     SetPages(pages_->view());
   }
   ModelRunner& runner() override { return *runner_; }
@@ -142,9 +148,10 @@ class OneGpuRig final : public Rig {
   std::unique_ptr<cuda::CudaPages> pages_;
 };
 
+// Second copies of a span lie in rows of their own, one for each block.
 class ManyGpusRig final : public Rig {
  public:
-  ManyGpusRig(const Weights& weights, int ranks, KvDtype dtype = KvDtype::kBf16,
+  ManyGpusRig(const Weights& weights, int ranks, const RigFormat& format = KvDtype::kBf16,
               const CudaRunner::Options& options = {}) {
     std::vector<cuda::CudaDevice*> devices;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -153,12 +160,15 @@ class ManyGpusRig final : public Rig {
     }
     links_ = *NcclRanks::Create(*NcclLibrary::Load(FAKE_NCCL), ranks, {});
     runner_ = *TensorParallelRunner::Create(weights, devices, *links_, options);
-    const KvLayout layout = cuda::LayoutOfRank(LayoutOf(*runner_, dtype), ranks);
+    const KvLayout layout = cuda::LayoutOfRank(LayoutOf(*runner_, format), ranks);
+    const int64_t rows = layout.span > 0 ? kBlocks : 0;
     std::vector<std::unique_ptr<cuda::CudaPages>> parts;
     for (const auto& device : devices_) {
-      parts.push_back(*cuda::CudaPages::Create(*device, layout, kBlocks));
+      parts.push_back(
+          *cuda::CudaPages::Create(*device, layout, {.blocks = kBlocks, .rows = rows}, {}));
     }
     pages_.emplace(std::move(parts));
+    if (rows > 0) SetRows();
     EXPECT_TRUE(runner_->SetPages(*pages_).ok());
     SetPages(pages_->view());
   }
@@ -174,6 +184,16 @@ class ManyGpusRig final : public Rig {
   const CudaGraphs& graphs() const { return runner_->graphs(); }
 
  private:
+  // The last block has the first row.
+  void SetRows() {
+    row_.resize(kBlocks);
+    std::iota(row_.rbegin(), row_.rend(), 0u);
+    rows_ = RowsBehind(pages_->view(), row_.data(), kBlocks);
+    pages_->SetRows(&rows_);
+  }
+
+  std::vector<uint32_t> row_;
+  WindowRowsView rows_;
   std::vector<std::unique_ptr<cuda::CudaDevice>> devices_;
   std::unique_ptr<NcclRanks> links_;
   std::optional<cuda::ShardedPages> pages_;

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "kernels/page_copier.h"
 #include "prefill_worker/prompt_eviction.h"
 #include "tests/support/must.h"
 #include "worker/engine/page_selection.h"
@@ -23,6 +24,11 @@ LocalGenerator::LocalGenerator(const ModelHost::Options& options)
   if (auto calibration = KvCalibration::Load(options.model); calibration.ok()) {
     calibration_ = std::make_unique<KvCalibration>(*std::move(calibration));
   }
+}
+
+LocalGenerator::LocalGenerator(const ModelHost::Options& prefill, const ModelHost::Options& decode)
+    : LocalGenerator(prefill) {
+  decode_ = Must(ModelHost::Open(decode));
 }
 
 // All of it as one run, however a wire cuts it.
@@ -47,12 +53,22 @@ void LocalGenerator::Transcode(const KvCodecSpec& codec, std::span<const uint32_
   }
 }
 
-LocalGenerator::Held LocalGenerator::Hold(size_t tokens) {
+LocalGenerator::Held LocalGenerator::Hold(ModelHost& host, size_t tokens) {
   BlockCredit credit =
-      Must(host_->pool->Reserve(host_->layout.BlocksFor(static_cast<int64_t>(tokens))));
-  Held held{.blocks = credit.Take(credit.blocks()), .table = {}};
+      Must(host.pool->Reserve(host.layout.BlocksFor(static_cast<int64_t>(tokens))));
+  Held held{.host = &host, .blocks = credit.Take(credit.blocks()), .table = {}};
   for (const BlockRef& block : held.blocks) held.table.push_back(block.id());
   return held;
+}
+
+LocalGenerator::Held LocalGenerator::MovedToDecode(const Held& held) const {
+  const PagedKv &from = held.host->pool->view(), &to = decode_->pool->view();
+  PENSTOCK_CHECK(from.layout == to.layout);
+  Held moved = Hold(*decode_, held.table.size() * static_cast<size_t>(from.layout.block_tokens));
+  std::vector<std::byte> pages(held.table.size() * from.layout.PayloadBytes());
+  ReadPages(from, held.table, 0, from.layout.PayloadBytes(), pages.data());
+  WritePages(to, moved.table, 0, to.layout.PayloadBytes(), pages.data());
+  return moved;
 }
 
 void LocalGenerator::Step(size_t prompt, std::span<const uint32_t> tokens, int32_t position,
@@ -70,9 +86,9 @@ void LocalGenerator::Step(size_t prompt, std::span<const uint32_t> tokens, int32
                           .prompt = static_cast<size_t>(position) < prompt,
                           .wants_logits = true,
                           .hidden = hidden};
-  ModelRunner& runner = *host_->runner;
+  ModelRunner& runner = *held.host->runner;
   const absl::Status status = runner.Step({.sequences = std::span(&step, 1),
-                                           .kv = host_->pool->view(),
+                                           .kv = held.host->pool->view(),
                                            .logits = {logits_.data(), {1, runner.vocab()}},
                                            .on_queries = std::move(on_queries)});
   PENSTOCK_CHECK(status.ok());
@@ -110,7 +126,7 @@ std::vector<float> LocalGenerator::MeanHiddenState(std::span<const uint32_t> pro
 std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
                                                const SamplingParams& params, int tokens_max,
                                                uint32_t choice, const KvCodecSpec& wire) {
-  const Held held = Hold(prompt.size() + static_cast<size_t>(tokens_max));
+  Held held = Hold(prompt.size() + static_cast<size_t>(tokens_max));
   Sampler sampler(params, choice, prompt);
   std::vector<uint32_t> answer;
   Step(prompt.size(), prompt, 0, held);
@@ -119,6 +135,7 @@ std::vector<uint32_t> LocalGenerator::Generate(std::span<const uint32_t> prompt,
       const auto count = host_->layout.BlocksFor(static_cast<int64_t>(prompt.size()));
       Transcode(wire, std::span(held.table).first(static_cast<size_t>(count)));
     }
+    if (answer.size() == 1 && decode_ != nullptr) held = MovedToDecode(held);
     const auto position = static_cast<int32_t>(prompt.size() + answer.size() - 1);
     Step(prompt.size(), std::span(&answer.back(), 1), position, held);
   }

@@ -22,6 +22,10 @@ class LocalGenerator {
   explicit LocalGenerator(const std::string& model_folder, const std::string& kv_format = "bf16");
   // On what `options` say, whose step_tokens are those of the longest prompt.
   explicit LocalGenerator(const ModelHost::Options& options);
+  // Generate computes the prompt and the first token on what `prefill` says, and what follows on
+  // what `decode` says, from the same pages: workers of unequal numbers of GPUs differ in last
+  // bits.
+  LocalGenerator(const ModelHost::Options& prefill, const ModelHost::Options& decode);
 
   // Stops at `tokens_max` tokens or behind one of params.stop_token_ids. `wire`: behind the first
   // token, the prompt's KV is what this codec makes of it (on the CPU only).
@@ -49,11 +53,14 @@ class LocalGenerator {
  private:
   // A sequence as far as it is computed.
   struct Held {
+    ModelHost* host = nullptr;
     std::vector<BlockRef> blocks;
     std::vector<uint32_t> table;
     int32_t evicted = 0;
   };
-  Held Hold(size_t tokens);
+  Held Hold(size_t tokens) { return Hold(*host_, tokens); }
+  static Held Hold(ModelHost& host, size_t tokens);
+  Held MovedToDecode(const Held& held) const;
   // Of the answer's tokens since the last compaction, as the step of each gave them.
   struct Queries {
     int64_t width = 0;                       // of a row
@@ -70,6 +77,7 @@ class LocalGenerator {
   void Transcode(const KvCodecSpec& codec, std::span<const uint32_t> blocks);
 
   std::unique_ptr<ModelHost> host_;
+  std::unique_ptr<ModelHost> decode_;  // null: host_ does all
   std::vector<float> logits_;
   std::string policy_;
   std::unique_ptr<KvCalibration> calibration_;  // where the model has one

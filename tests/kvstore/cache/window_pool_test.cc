@@ -84,7 +84,7 @@ TEST(WindowPool, FirstCopiesLieApart) {
     for (size_t i = 0; i < row.size(); ++i) row[i] = std::byte(i % 251);
     std::vector<std::byte> whole(first.layout.BlockStride(), std::byte{7});
     WritePages(first, {&id, 1}, 0, whole.size(), whole.data());
-    WriteRow(kv, id, row.data());
+    WriteRows(kv, {&id, 1}, row.data());
     ReadPages(kv, {&id, 1}, 0, page.size(), page.data());
     const auto* copy = row.data();
     for (int32_t layer = 0; layer < 6; ++layer) {
@@ -93,7 +93,7 @@ TEST(WindowPool, FirstCopiesLieApart) {
       }
     }
     std::vector<std::byte> read(row.size());
-    ReadRow(kv, id, read.data());
+    ReadRows(kv, {&id, 1}, read.data());
     EXPECT_EQ(read, row);
     EXPECT_FALSE(kv.Has(blocks[0].id(), 1));
     EXPECT_TRUE(kv.Has(blocks[0].id(), 0));

@@ -219,6 +219,28 @@ TEST(KvFormat, SpansTakeRows) {
   EXPECT_GT(plan.decode.blocks, plain.decode.blocks / 2);
 }
 
+// Each of several GPUs has its heads of both copies, so that two hold twice as much in equal
+// memory.
+TEST(KvFormat, SpansAreDividedAmongGpus) {
+  PlanRequest request = Llama8bOnH200();
+  request.kv_format = {.dtype = KvDtype::kK3v3, .span = 128};
+  request.kv_memory_bytes = uint64_t{16} << 30;
+  request.degrees = {.prefill = 1, .decode = 2};
+  const CapacityPlan plan = MakePlan(request).value();
+  const KvLayout whole = plan.cost.layout, own = plan.decode.worker.DeviceLayout();
+  EXPECT_EQ(2 * own.LayerBytes(), whole.LayerBytes());
+  EXPECT_EQ(2 * own.RecentBytes(), whole.RecentBytes());
+  EXPECT_EQ(plan.decode.kv_memory_bytes, uint64_t{8} << 30);  // of each GPU
+  EXPECT_NEAR(static_cast<double>(plan.decode.blocks), static_cast<double>(plan.prefill.blocks),
+              0.01 * static_cast<double>(plan.prefill.blocks));
+  EXPECT_NEAR(static_cast<double>(plan.decode.rows), static_cast<double>(plan.prefill.rows),
+              0.01 * static_cast<double>(plan.prefill.rows));
+  EXPECT_LE(static_cast<uint64_t>(plan.decode.blocks) * own.FullStride() +
+                static_cast<uint64_t>(plan.decode.rows) * own.RowStride(),
+            plan.decode.kv_memory_bytes);
+  EXPECT_GT(plan.decode.rows, 0);
+}
+
 TEST(Weights, FewerBitsAreReadFasterAndWarnedOfOnGpus) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plain = MakePlan(request).value();

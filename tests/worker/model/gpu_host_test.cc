@@ -2,6 +2,7 @@
 
 #include "worker/model/gpu_host.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -121,16 +122,6 @@ TEST(GpuHost, AnglesOfCentredKeysLeaveLessForBlocks) {
   // 2 bytes for each of 64 elements of a position, beside the queries and means.
   EXPECT_GE(plain - centred,
             ((int64_t{2} * 64) << 16) / static_cast<int64_t>(layout.BlockStride()));
-}
-
-TEST(GpuHost, RefusesSpansOnSeveralGpus) {
-  GpuOptions options = Options();
-  options.format.span = 64;
-  options.tensor_parallel = 2;
-  const absl::Status status = OpenGpuHost(RandomWeights(TinyConfig(), 3), options).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(Message(status).find("pages on several GPUs have no spans; use i8"), std::string::npos)
-      << status;
 }
 
 TEST(GpuHost, EvictsIfItIsTo) {
@@ -279,6 +270,42 @@ TEST_F(SeveralGpus, AreOneToTheHost) {
   const std::vector<float> got = Step((*two)->runner(), pool->view(), prompt, 0, blocks);
   const std::vector<float> want = Step((*one)->runner(), (*one)->pages(), prompt, 0, elsewhere);
   EXPECT_LT(Deviation(got, want), 1e-2);
+}
+
+// The start-up check has compared a small model with the CPU's, in pages without rows.
+TEST_F(SeveralGpus, HaveTheirHeadsOfSecondCopies) {
+  Weights weights = RandomWeights(TinyConfig(), 3, 0.2f);
+  AddRandomMeans(weights);
+  for (const char* format : {"k3v3", "k3v3+64", "k3v3c+64"}) {
+    GpuOptions options = Two();
+    options.format = *KvPageFormatOf(format);
+    options.splits_pages = true;
+    options.page_bytes_max = 512 << 10;
+    const auto gpus = OpenGpuHost(weights, options);
+    ASSERT_TRUE(gpus.ok()) << format << ": " << gpus.status();
+    const auto pool = *(*gpus)->MakePool();
+    EXPECT_EQ(pool->view().layout.format(), options.format);
+    if (options.format.span == 0) continue;
+    EXPECT_GT(pool->row_counts().total, 0);
+    const PagedKv first = pool->view().FirstCopies();
+    EXPECT_EQ(first.layout.layers, 2);
+    ASSERT_NE(first.copier, nullptr);
+    const std::vector<std::byte> bytes(first.layout.PayloadBytes(), std::byte{9});
+    const uint32_t block = 1;
+    WritePages(first, {&block, 1}, 0, bytes.size(), bytes.data());
+    std::vector<std::byte> page(pool->view().layout.PayloadBytes());
+    ReadPages(pool->view(), {&block, 1}, 0, page.size(), page.data());
+    const KvLayout& layout = pool->view().layout;
+    for (int32_t layer = 0; layer < layout.layers; ++layer) {
+      EXPECT_EQ(page[layout.BytesBefore(layer)], std::byte(layer % 2 == 0 ? 9 : 0)) << layer;
+    }
+  }
+  GpuOptions small = Two();
+  small.format = {.dtype = KvDtype::kK3v3, .span = 4096};
+  small.splits_pages = true;
+  small.page_bytes_max = 22 << 10;
+  EXPECT_THAT(Message(OpenGpuHost(weights, small).status()),
+              testing::HasSubstr("leaves no room for a block"));
 }
 
 // The start-up check has compared scores and copies with the CPU's.
