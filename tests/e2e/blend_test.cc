@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lab/fake/temp_folder.h"
+#include "tests/e2e/blended_documents.h"
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
 #include "tests/e2e/cluster/kv_stats.h"
@@ -28,60 +29,18 @@ using ::testing::HasSubstr;
 
 // Any deviation is allowed, so that prompts of random tokens are blended.
 const std::vector<std::string> kAllow = {"--kv_blend_deviation=10"};
-constexpr uint32_t kLeading = 21;
 
 std::vector<std::string> With(std::vector<std::string> flags) {
   flags.insert(flags.end(), kAllow.begin(), kAllow.end());
   return flags;
 }
 
-// A prompt of leading tokens, documents and a question.
-struct Documents {
-  TestRequest request;
-  std::vector<uint32_t> parts;
-};
-
-std::vector<uint32_t> Tokens(int count, uint32_t seed) {
-  return MakeRequest(count, 256, seed, 1).prompt;
-}
-
-// Document `i` has 150 + 40 * i tokens.
-std::vector<uint32_t> Document(uint32_t i) {
-  return Tokens(150 + 40 * static_cast<int>(i), 700 + i);
-}
-
-Documents InOrder(const std::vector<uint32_t>& order, int answer = 40) {
-  Documents documents{.request = MakeRequest(static_cast<int>(kLeading), 256, 690, answer),
-                      .parts = {kLeading}};
-  std::vector<uint32_t>& prompt = documents.request.prompt;
-  for (const uint32_t i : order) {
-    const std::vector<uint32_t> tokens = Document(i);
-    prompt.insert(prompt.end(), tokens.begin(), tokens.end());
-    documents.parts.push_back(static_cast<uint32_t>(prompt.size()));
-  }
-  const std::vector<uint32_t> question = Tokens(12, 691);
-  prompt.insert(prompt.end(), question.begin(), question.end());
-  documents.request.sampling.stop_token_ids.clear();
-  return documents;
-}
-
-TestAnswer AskBlended(Cluster& cluster, const Documents& documents, const std::string& policy,
-                      const std::function<void(const TestAnswer&)>& on_tokens = nullptr) {
-  v1::GenerateRequest proto = ToProto(documents.request, policy);
-  proto.mutable_blend_parts()->Assign(documents.parts.begin(), documents.parts.end());
-  Deadline context(std::chrono::minutes(2));
-  TestAnswer answer = Ask(cluster.client(), proto, context, on_tokens);
-  EXPECT_TRUE(answer.status.ok()) << answer.status.error_message() << "\n" << cluster.Logs();
-  return answer;
-}
+uint32_t Held(uint32_t document) { return DocumentSizes().Held(document); }
 
 std::vector<uint32_t> Exact(LocalGenerator& local, const Documents& documents) {
   const TestRequest& request = documents.request;
   return local.Generate(request.prompt, request.sampling, request.tokens_max);
 }
-
-// Tokens of a document in full blocks behind the leading tokens.
-uint32_t Held(uint32_t i) { return (kLeading + 150 + 40 * i) / 16 * 16 - kLeading; }
 
 TEST(BlendTest, DocumentsAreComputedOnceAndUsedInAnyOrder) {
   LocalGenerator local(ModelFolder());
@@ -339,8 +298,8 @@ TEST(BlendTest, IncompatibleModelsAreRefusedByName) {
                  folder.path() + "/log");
   EXPECT_NE(worker.Wait(seconds(30)).value_or(0), 0);
   EXPECT_THAT(worker.Log(),
-              HasSubstr("kv_blend_deviation is 0.5, which needs device=cpu, a kv_format without a "
-                        "span, and a model of at least three layers without sliding windows"));
+              HasSubstr("kv_blend_deviation is 0.5, which needs a model of at least three layers "
+                        "without sliding windows"));
 }
 
 }  // namespace

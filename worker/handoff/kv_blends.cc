@@ -8,9 +8,11 @@ absl::StatusOr<KvBlends> KvBlends::Open(double deviation_max, const Ability& abi
   if (!opened.any()) return opened;
   if (!ability.runner) {
     return FailedPrecondition(
-        "kv_blend_deviation is {}, which needs device=cpu, a kv_format without a span, and a model "
-        "of at least three layers without sliding windows, latents, learned positions and "
-        "multi-token prediction; use 0",
+        "kv_blend_deviation is {}, which needs a model of at least three layers without sliding "
+        "windows, latents, learned positions and multi-token prediction, and a kv_format without a "
+        "span; on GPUs also kv_format=bf16, tensor_parallel=1, numerics=exact and "
+        "kv_eviction=none; "
+        "use 0",
         deviation_max);
   }
   if (!ability.cache) {

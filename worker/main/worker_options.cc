@@ -58,6 +58,7 @@ ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {
           .numerics = config.numerics(),
           .evicts = Evicts(config),
           .selects = !config.kv_selection().empty() && config.kv_selection() != "none",
+          .blends = config.kv_blend_deviation() > 0,
           .use_mtp = UsesMtp(config),
           .splits_kv = true};
 }

@@ -31,6 +31,7 @@ struct GpuOptions {
   KvPageFormat format = {};
   bool evicts = false;   // as CudaRunner::Options::evicts
   bool selects = false;  // as CudaRunner::Options::selects
+  bool blends = false;   // as CudaRunner::Options::blends
   // Give the layers of a window group less memory than the others (SplitKvMemory).
   bool splits_pages = false;
   int threads = 1;  // of this machine, for the load of the weights and the check

@@ -62,6 +62,7 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
           .load_threads = options.threads,
           .evicts = options.evicts,
           .selects = options.selects,
+          .blends = options.blends && options.format == KvPageFormat(),
           .fast_prompts = IsFast(options)};
 }
 

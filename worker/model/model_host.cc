@@ -281,6 +281,7 @@ absl::Status OpenOnGpu(const ModelHost::Options& options, const Place& place, Mo
                  .format = place.format,
                  .evicts = options.evicts,
                  .selects = options.selects,
+                 .blends = options.blends,
                  .splits_pages = options.splits_kv,
                  .threads = threads};
   if (options.limits_gpu_pool) {

@@ -38,7 +38,7 @@ TEST(KvBlendsTest, WhatCannotBeNamesTheFlag) {
   KvBlends::Ability without = kAble;
   without.runner = false;
   EXPECT_THAT(Message(KvBlends::Open(0.5, without).status()),
-              HasSubstr("kv_blend_deviation is 0.5, which needs device=cpu"));
+              HasSubstr("kv_blend_deviation is 0.5, which needs a model of at least three layers"));
   without = kAble;
   without.cache = false;
   EXPECT_THAT(Message(KvBlends::Open(0.5, without).status()), HasSubstr("needs the prefix cache"));
