@@ -23,10 +23,9 @@ namespace penstock {
 // The layer for multi-token prediction is computed behind the last one, from hidden states that
 // stay on the device.
 //
-// This room, model/cuda, computes the forward pass on GPUs and combines the GPUs of a
-// tensor-parallel group. It may use base/, base/log, kernels/, kernels/cpu, kernels/cuda,
-// kernels/library, model/forward and model/sampler. It compiles without CUDA, and does not know
-// NCCL, requests or scheduling.
+// This room, model/cuda, computes the forward pass on a GPU. It may use base/, kernels/,
+// kernels/cpu, kernels/cuda, kernels/library, model/forward and model/sampler. It compiles without
+// CUDA, and does not know NCCL, requests or scheduling.
 class CudaRunner final : public ModelRunner, public MtpLayer {
  public:
   struct Options {

@@ -14,7 +14,7 @@
 #include "kvstore/codec/device_slab_coder.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/prompts/fast_check.h"
-#include "model/cuda/tensor_parallel_runner.h"
+#include "model/cuda/ranks/tensor_parallel_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
 #include "worker/model/gpu_host.h"

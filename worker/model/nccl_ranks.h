@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "kvstore/wire/nccl/nccl_library.h"
-#include "model/cuda/rank_links.h"
+#include "model/cuda/ranks/rank_links.h"
 
 namespace penstock {
 

@@ -1,6 +1,6 @@
-// Sums a product as the ranks of tensor parallelism do (model/cuda/rank_exchange.cc), on all GPUs
-// of this machine: each rank adds the slices of its part, NCCL gathers the parts, each rank adds
-// them. The result is compared, bit by bit, with the same additions on the host.
+// Sums a product as the ranks of tensor parallelism do (model/cuda/ranks/rank_exchange.cc), on all
+// GPUs of this machine: each rank adds the slices of its part, NCCL gathers the parts, each rank
+// adds them. The result is compared, bit by bit, with the same additions on the host.
 
 #include <algorithm>
 #include <random>

@@ -14,7 +14,7 @@
 #include "kernels/buffer.h"
 #include "kernels/cuda/sharded/head_ranges.h"
 #include "kernels/page_copier.h"
-#include "model/cuda/tensor_parallel_runner.h"
+#include "model/cuda/ranks/tensor_parallel_runner.h"
 #include "model/forward/transformer_runner.h"
 #include "worker/model/nccl_ranks.h"
 

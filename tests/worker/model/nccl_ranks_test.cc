@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/cuda_device.h"
-#include "model/cuda/rank_threads.h"
+#include "model/cuda/ranks/rank_threads.h"
 #include "tests/contract/wire_support.h"
 #include "tests/support/environment.h"
 

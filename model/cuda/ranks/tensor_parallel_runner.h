@@ -8,8 +8,8 @@
 #include "model/cuda/cuda_runner.h"
 #include "model/cuda/eviction/joined_queries.h"
 #include "model/cuda/eviction/sharded_evictor.h"
-#include "model/cuda/rank_exchange.h"
-#include "model/cuda/rank_threads.h"
+#include "model/cuda/ranks/rank_exchange.h"
+#include "model/cuda/ranks/rank_threads.h"
 
 namespace penstock {
 
@@ -18,6 +18,10 @@ namespace penstock {
 //
 // The last bits of the logits differ from those of one GPU, because a sum over shards is rounded
 // elsewhere. For a given number of GPUs, ModelRunner's contract holds.
+//
+// This room, model/cuda/ranks, combines the GPUs of a tensor-parallel group. It may use base/,
+// kernels/cuda with its sharded room, and model/cuda with its eviction room. It does not know NCCL,
+// requests or scheduling.
 class TensorParallelRunner final : public ModelRunner, public MtpLayer {
  public:
   // As CudaRunner::Create. `devices` and `links` have equally many ranks and outlive the runner.

@@ -1,4 +1,4 @@
-#include "model/cuda/rank_exchange.h"
+#include "model/cuda/ranks/rank_exchange.h"
 
 #include <thread>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "model/cuda/rank_threads.h"
+#include "model/cuda/ranks/rank_threads.h"
 
 #include <utility>
 

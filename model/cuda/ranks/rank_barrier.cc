@@ -1,4 +1,4 @@
-#include "model/cuda/rank_barrier.h"
+#include "model/cuda/ranks/rank_barrier.h"
 
 #include <utility>
 

@@ -6,8 +6,8 @@
 #include "base/clock.h"
 #include "kernels/cuda/cuda_device.h"
 #include "model/cuda/product_exchange.h"
-#include "model/cuda/rank_barrier.h"
-#include "model/cuda/rank_links.h"
+#include "model/cuda/ranks/rank_barrier.h"
+#include "model/cuda/ranks/rank_links.h"
 
 namespace penstock {
 

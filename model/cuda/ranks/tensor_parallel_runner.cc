@@ -1,4 +1,4 @@
-#include "model/cuda/tensor_parallel_runner.h"
+#include "model/cuda/ranks/tensor_parallel_runner.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,11 +1,11 @@
-#include "model/cuda/rank_threads.h"
+#include "model/cuda/ranks/rank_threads.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <set>
 
-#include "model/cuda/rank_barrier.h"
+#include "model/cuda/ranks/rank_barrier.h"
 
 namespace penstock {
 namespace {
