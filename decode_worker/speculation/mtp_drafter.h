@@ -54,7 +54,7 @@ class MtpDrafter {
 
   absl::Status RunPending(std::span<MtpAsk> asks);
   absl::Status GuessNext(std::span<MtpAsk* const> asks, size_t index);
-  // Of `steps`, those with logits are the `guessing`, in order; they draw their `index`-th tokens.
+  // The steps with logits are those of the `guessing`, in order; they draw their `index`-th tokens.
   absl::Status RunSteps(std::span<SequenceStep> steps, std::span<MtpAsk* const> guessing,
                         size_t index);
   absl::Status DrawHere(std::span<const SequenceStep> steps, std::span<MtpAsk* const> guessing,

@@ -20,8 +20,6 @@ struct KeyRotations {
   TokenMover* mover = nullptr;  // of pages in a device's memory; null: they are in the host's
 };
 
-// Arguments of MoveTokens.
-//
 // The room kernels/blend re-uses keys and values of tokens at other positions than they were
 // computed at (CacheBlend, Yao et al., arXiv 2405.16444): it moves them, and measures how far they
 // are from what the new position would have. It knows no model, no request and no owner of a page.
@@ -34,7 +32,7 @@ struct MoveTokensArgs {
   int64_t tokens = 0;
 };
 
-// Interface: MoveTokens on the pages of a device, enqueued before the runner's next step. On the
+// Interface: MoveTokens on the pages of a device. Move returns when the tokens have moved. On the
 // runner's thread.
 class TokenMover {
  public:

@@ -7,6 +7,8 @@
 
 namespace penstock::cuda {
 
+constexpr int kSharedBytesOfAll = 99 << 10;  // a block of any supported GPU may have them
+
 // The grid and block size of a launch. `threads` is a multiple of 32.
 struct LaunchShape {
   int x = 1;

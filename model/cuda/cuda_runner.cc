@@ -9,6 +9,7 @@
 #include "kernels/selection/page_bounds.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/prompts/fast_check.h"
+#include "model/forward/blended_rows.h"
 #include "model/forward/step_check.h"
 
 namespace penstock {
@@ -77,24 +78,14 @@ absl::Status CudaRunner::AllocateEvictions() {
   return absl::OkStatus();
 }
 
-// Where a CPU blends, on one GPU; not beside evictions, whose steps wait for their queries, nor
-// with the library's attention, whose bits depend on where a prompt ends.
+// A GPU blends where a CPU does, but not with other GPUs, nor beside evictions, whose steps wait
+// for their queries, nor with the library's attention, whose bits depend on where a prompt ends.
 absl::Status CudaRunner::AllocateBlends() {
-  const auto& windows = config_.sliding_window;
   const bool other = options_.exchange != nullptr || options_.evicts || options_.fast_prompts;
-  if (other || config_.HasLatents() || config_.use_mtp || weights_->positions.bytes() > 0 ||
-      config_.layers <= kCheckedLayer + 1 ||
-      std::ranges::count(windows, 0) != std::ssize(windows)) {
-    return absl::OkStatus();
-  }
-  std::vector<int32_t> angles_of;
-  for (int32_t layer = 0; layer < config_.layers; ++layer) {
-    const LayerRope rope = config_.RopeOf(layer);
-    angles_of.push_back(rope == LayerRope::kNone ? -1 : rope == LayerRope::kLocal ? 1 : 0);
-  }
+  if (other || !CanBlend(config_) || weights_->positions.bytes() > 0) return absl::OkStatus();
   ASSIGN_OR_RETURN(blend_,
                    CudaBlend::Create(device_, {.angles = {&scratch_.angles, &scratch_.local_angles},
-                                               .angles_of = std::move(angles_of),
+                                               .angles_of = RotationsOfLayers(config_),
                                                .value_width = config_.kv_heads * config_.head_dim,
                                                .rows_max = options_.max_step_tokens}));
   return absl::OkStatus();

@@ -68,7 +68,7 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   std::optional<EvictionAttention> eviction_attention() const override;
   CudaEvictor* evictor() const { return evictor_.get(); }  // null: no evictions
   bool selects_pages() const override { return selector_ != nullptr; }
-  // Of pages in bf16.
+  // They move tokens of pages in bf16.
   std::optional<KeyRotations> key_rotations() const override;
   // The memory of a block's bounds, which KeepBounds allocates; 0: the runner keeps none.
   size_t BoundsBytes(const KvLayout& layout) const;

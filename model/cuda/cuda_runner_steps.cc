@@ -37,18 +37,6 @@ class LayerMarks {
   size_t marked_ = 0;
 };
 
-// The hidden states that StepMtp takes from the host.
-absl::Status CheckBefore(const StepArgs& args, int32_t hidden) {
-  for (size_t i = 0; i < args.sequences.size(); ++i) {
-    const SequenceStep& sequence = args.sequences[i];
-    const size_t wanted = sequence.tokens.size() * static_cast<size_t>(hidden);
-    if (sequence.before.size() == wanted && !sequence.fills_mtp) continue;
-    return InvalidArgument("sequence {} has {} numbers of the tokens before, it must have {}", i,
-                           sequence.before.size(), wanted);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status CudaRunner::StepMtp(const StepArgs& args) {

@@ -35,7 +35,7 @@ struct CudaStep {
   // Offsets in `inputs`.
   size_t kept_rows = 0, last_rows = 0, output_rows = 0, draws = 0, unbounded = 0;
   StepRows all_rows, mtp_rows;  // of all rows, and of those of batch.mtp
-  // Of batch.mtp: its states, those that are given, and the order of the layer's input.
+  // The arrays of batch.mtp: its states, those that are given, and the order of the layer's input.
   size_t mtp_states = 0, mtp_before = 0, mtp_order = 0;
   AttentionInputs all_at, last_at;
   SelectedInputs all_selected_at, last_selected_at;

@@ -45,12 +45,15 @@ struct PageSelection {
   }
 };
 
+// The layer whose values tell which blended tokens are computed further: the first one that
+// attention has changed. Published, with the same choice: CacheBlend.
+inline constexpr int32_t kCheckedLayer = 1;
+
 // Tokens of a step whose keys and values are in the pages already, of every layer, computed behind
 // other tokens and moved here (CacheBlend, Yao et al., arXiv 2405.16444). The first two layers'
 // keys and values are computed for all of them. Of the second, the values tell how far each token
 // is from what the pages had; from there on only those that deviate most are computed, and all
 // attend to the others as they are in the pages.
-inline constexpr int32_t kCheckedLayer = 1;  // the second: the first that attention has changed
 struct BlendedTokens {
   int32_t recompute = 0;    // tokens to compute in every layer
   float deviation_max = 0;  // if the deviation of all is above this, all are computed

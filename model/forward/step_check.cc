@@ -147,4 +147,15 @@ absl::Status CheckStep(const StepArgs& args, const StepLimits& limits) {
   return absl::OkStatus();
 }
 
+absl::Status CheckBefore(const StepArgs& args, int32_t hidden_size) {
+  for (size_t i = 0; i < args.sequences.size(); ++i) {
+    const SequenceStep& sequence = args.sequences[i];
+    const size_t wanted = sequence.tokens.size() * static_cast<size_t>(hidden_size);
+    if (sequence.before.size() == wanted && !sequence.fills_mtp) continue;
+    return InvalidArgument("sequence {} has {} numbers of the tokens before, it must have {}", i,
+                           sequence.before.size(), wanted);
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace penstock

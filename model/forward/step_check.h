@@ -22,4 +22,7 @@ struct StepLimits {
 // layout, shape of the logits, a draw that the runner does not support, or the number of tokens.
 absl::Status CheckStep(const StepArgs& args, const StepLimits& limits);
 
+// The same for the hidden states of the tokens before, which StepMtp takes.
+absl::Status CheckBefore(const StepArgs& args, int32_t hidden_size);
+
 }  // namespace penstock

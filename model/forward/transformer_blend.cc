@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/blend/deviation.h"
+#include "model/forward/blended_rows.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_runner.h"
 #include "model/forward/transformer_scratch.h"
@@ -29,12 +30,7 @@ std::vector<uint32_t> TransformerRunner::ChooseRows(const AttentionSequence& par
   const ValueDeviation deviation =
       DeviationOf({batch.reused.row(first), {part.rows, batch.reused.dim(1)}},
                   {qkv, {part.rows, s.qkv_width}}, values);
-  const bool near = deviation.relative <= blended.deviation_max;
-  std::vector<uint32_t> rows =
-      MostDeviating(deviation.tokens, near ? int64_t{blended.recompute} : part.rows);
-  blended.deviation = deviation.relative;
-  blended.recomputed = static_cast<int32_t>(rows.size());
-  return rows;
+  return ChooseBlended(deviation.tokens, deviation.relative, blended);
 }
 
 // Leaves out the blended rows that deviate least: their KV stays as the pages have it.

@@ -7,6 +7,7 @@
 
 #include "kernels/gemm.h"
 #include "kernels/norm.h"
+#include "model/forward/step_check.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
 
@@ -79,20 +80,9 @@ void TransformerRunner::FillMtp(const StepArgs& args, Batch& batch) {
   AppendKv(args, weights_.config.layers, batch);
 }
 
-absl::Status TransformerRunner::CheckMtp(const StepArgs& args) const {
-  RETURN_IF_ERROR(Check(args));
-  const auto width = static_cast<size_t>(weights_.config.hidden);
-  for (size_t i = 0; i < args.sequences.size(); ++i) {
-    const SequenceStep& sequence = args.sequences[i];
-    if (sequence.before.size() == sequence.tokens.size() * width && !sequence.fills_mtp) continue;
-    return InvalidArgument("sequence {} has {} numbers of the tokens before, it must have {}", i,
-                           sequence.before.size(), sequence.tokens.size() * width);
-  }
-  return absl::OkStatus();
-}
-
 absl::Status TransformerRunner::StepMtp(const StepArgs& args) {
-  RETURN_IF_ERROR(CheckMtp(args));
+  RETURN_IF_ERROR(Check(args));
+  RETURN_IF_ERROR(CheckBefore(args, weights_.config.hidden));
   Batch batch;
   Prepare(args, batch);
   float* target = scratch_->mtp_hidden.as<float>();

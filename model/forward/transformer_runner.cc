@@ -13,6 +13,7 @@
 #include "kernels/norm.h"
 #include "kernels/rope.h"
 #include "kernels/rows.h"
+#include "model/forward/blended_rows.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
 
@@ -98,17 +99,10 @@ std::optional<EvictionAttention> TransformerRunner::eviction_attention() const {
 // an output of the last layer.
 std::optional<KeyRotations> TransformerRunner::key_rotations() const {
   const ModelConfig& config = weights_.config;
-  if (!selects_pages() || config.use_mtp || weights_.positions.bytes() != 0 ||
-      config.layers <= kCheckedLayer + 1) {
-    return std::nullopt;
-  }
-  KeyRotations rotations{.tables = {}, .layers = {}, .exec = exec_};
+  if (!CanBlend(config) || weights_.positions.bytes() != 0) return std::nullopt;
+  KeyRotations rotations{.tables = {}, .layers = RotationsOfLayers(config), .exec = exec_};
   for (const RotationScratch& rotation : scratch_->rotations) {
     rotations.tables.push_back(rotation.table.frequencies());
-  }
-  for (int32_t layer = 0; layer < config.layers; ++layer) {
-    const LayerRope rope = config.RopeOf(layer);
-    rotations.layers.push_back(rope == LayerRope::kNone ? -1 : rope == LayerRope::kLocal ? 1 : 0);
   }
   return rotations;
 }

@@ -87,7 +87,6 @@ class TransformerRunner final : public ModelRunner, public MtpLayer {
                                               const Batch& batch);
 
   // transformer_mtp.cc: the layer for multi-token prediction.
-  absl::Status CheckMtp(const StepArgs& args) const;
   void GatherMtp(View<const float, 2> hidden, Batch& batch);
   void ProjectMtp(const Batch& batch);
   void FillMtp(const StepArgs& args, Batch& batch);

@@ -28,7 +28,7 @@ std::vector<std::string> OnGpu(const std::vector<std::string>& more = {}) {
 
 std::vector<uint32_t> Exact(const Documents& documents) {
   LocalGenerator local({.model = ModelFolder(),
-                        .step_tokens = 200,
+                        .step_tokens = 256,
                         .device = "cuda:0",
                         .gpu_memory_utilization = 0.036});
   const TestRequest& request = documents.request;

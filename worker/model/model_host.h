@@ -48,7 +48,7 @@ struct ModelHost {
     bool evicts = false;               // requests may evict KV: a GPU needs memory for it
     // Requests may select pages: a GPU, and the memory of a file of pages, have room for bounds.
     bool selects = false;
-    bool blends = false;   // requests may blend: likewise
+    bool blends = false;   // requests may blend KV: a GPU needs memory for it
     bool use_mtp = false;  // load the model's layer for multi-token prediction, too
     // Computes on these threads, which outlive the host, instead of `threads` of its own. The
     // caller computes one of the models at a time.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/blend/deviation.h"
+#include "model/forward/blended_rows.h"
 
 namespace penstock {
 namespace {
@@ -16,12 +17,7 @@ std::vector<uint32_t> ChosenOf(std::span<const float> squares, BlendedTokens& bl
     differences += squares[i];
     values += squares[i + 1];
   }
-  blended.deviation = RelativeDeviation(differences, values);
-  const bool near = blended.deviation <= blended.deviation_max;
-  std::vector<uint32_t> chosen =
-      MostDeviating(tokens, near ? int64_t{blended.recompute} : std::ssize(tokens));
-  blended.recomputed = static_cast<int32_t>(chosen.size());
-  return chosen;
+  return ChooseBlended(tokens, RelativeDeviation(differences, values), blended);
 }
 
 // Adds runs of neighbouring rows as sequences of their own.

@@ -8,7 +8,7 @@
 
 namespace penstock {
 
-// What is left of a step behind the layer that is checked (kCheckedLayer). Pure data.
+// The part of a step that goes on behind the layer that is checked (kCheckedLayer). Pure data.
 struct BlendedStep {
   std::vector<int32_t> rows;            // of the step, ascending: all but the blended ones left out
   std::vector<SequenceStep> sequences;  // of these rows, in order; chosen ones have no results

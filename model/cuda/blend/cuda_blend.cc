@@ -83,6 +83,7 @@ void CudaBlend::Move(const MoveTokensArgs& args) {
   for (int64_t first = 0; first < args.tokens; first += kMovedAtOnce) {
     MoveSome(args, first, std::min(kMovedAtOnce, args.tokens - first));
   }
+  cuda::Synchronize(device_.stream());  // the caller may give the blocks to others
 }
 
 void CudaBlend::MoveSome(const MoveTokensArgs& args, int64_t first, int64_t count) {

@@ -14,7 +14,7 @@
 
 namespace penstock {
 
-// What blends (docs/adr/0059) need on a GPU: moves tokens in its pages, which are in bf16, and
+// The memory of blends (docs/adr/0059) on a GPU: moves tokens in its pages, which are in bf16, and
 // tells how far the values that a step computes are from those that the pages had. All work is
 // enqueued on the device's stream. On the runner's thread.
 //
@@ -33,15 +33,15 @@ class CudaBlend final : public TokenMover {
   static absl::StatusOr<std::unique_ptr<CudaBlend>> Create(cuda::CudaDevice& device,
                                                            Options options);
 
-  // With this as their mover.
+  // The rotations that Options names, with this as their mover.
   KeyRotations rotations();
   void Move(const MoveTokensArgs& args) override;
 
   // Keeps the values that the pages have in a layer, in the slots of `rows` rows.
   void KeepValues(const cuda::KvPlanes& layer, const int64_t* slots, int64_t rows);
-  // Of the same rows: the sums of the squares of the differences from the kept values, and of the
-  // values that the pages have now, [rows][2]. Waits for the device. The result stays valid until
-  // the next call. INTERNAL reports a CUDA error.
+  // Adds up, for each of the same rows, the sums of the squares of the differences from the kept
+  // values, and of the values that the pages have now, [rows][2]. Waits for the device. The result
+  // stays valid until the next call. INTERNAL reports a CUDA error.
   absl::StatusOr<std::span<const float>> CompareValues(const cuda::KvPlanes& layer,
                                                        const int64_t* slots, int64_t rows);
 

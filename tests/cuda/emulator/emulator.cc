@@ -14,7 +14,7 @@ namespace emulator {
 namespace {
 
 constexpr uint32_t kAllLanes = ~0u;
-constexpr size_t kSharedBytesMax = 227 << 10;  // limit of a block on sm_90
+constexpr size_t kSharedBytesMax = kSharedBytesOfAll;
 
 enum class Collective { kNone, kSync, kLoad, kLoadTransposed, kTranspose, kMma, kShuffle, kBallot };
 

@@ -207,7 +207,10 @@ TEST_F(BlendedRunnerTest, RefusesWhatItDoesNotBlend) {
   SequenceStep part = blender.Part(blender.exact_, 0, kPrefix);
   part.blended = &blended;
   const std::vector<SequenceStep> steps = {part};
-  EXPECT_NE(Message(plain->Step({.sequences = steps, .kv = rig.kv})), "");
+  const char* const kRefusal = "sequence 0 is blended, and this runner computes all tokens";
+  EXPECT_EQ(Message(plain->Step({.sequences = steps, .kv = rig.kv})), kRefusal);
+  Rig coded(*runner_, 1, KvDtype::kI8);
+  EXPECT_EQ(Message(runner_->Step({.sequences = steps, .kv = coded.kv})), kRefusal);
 }
 
 }  // namespace

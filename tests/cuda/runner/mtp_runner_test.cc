@@ -182,7 +182,7 @@ class CudaMtpTest : public testing::TestWithParam<const char*> {
  protected:
   CudaMtpTest() : weights_(WeightsLike(GetParam())) {}
 
-  // What a rig computes of the text.
+  // The results that a rig computes of the text.
   struct Result {
     std::vector<Guessed> guesses;
     std::vector<float> layer;

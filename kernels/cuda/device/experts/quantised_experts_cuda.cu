@@ -29,10 +29,14 @@ void LaunchGrouped(Kernel kernel, const GroupedGrid& grid, const GroupedWeight& 
   Launch(kernel, shape, params, stream);
 }
 
-template <Expansion kExpansion, int kColumns>
+template <Expansion kExpansion, int kColumns, int kPanels = 2>
 void LaunchBlocks(const GroupedWeight& weight, const GroupedCodeParams& params, void* stream) {
-  constexpr int kPanels = 2;
   using Shape = QuantisedShape<kColumns, kPanels, 1>;
+  if constexpr (Shape::SharedBytesMax(kExpansion) > kSharedBytesOfAll) {
+    if (Shape::SharedBytes(params.first_expert.chunk) > kSharedBytesOfAll) {
+      return LaunchBlocks<kExpansion, kColumns, 1>(weight, params, stream);
+    }
+  }
   LaunchGrouped(&GroupedBlocksKernel<kExpansion, kColumns, kPanels>,
                 {.outputs = kPanels * kCodePanel,
                  .rows = Shape::kRows,

@@ -21,8 +21,9 @@ struct GroupValues {
   float offset[2];
 };
 
-// Of the group that a lane's inputs of step `step` of a block of 32 inputs are in. In the order of
-// this project's kernels those of both steps are 8 inputs side by side, so they share a group.
+// Reads what the group has that a lane's inputs of step `step` of a block of 32 inputs are in. In
+// the order of this project's kernels those of both steps are 8 inputs side by side, so they share
+// a group.
 template <Expansion kExpansion, InputOrder kOrder>
 PENSTOCK_DEVICE GroupValues ReadGroup(const ChunkLayout& layout, const uint8_t* chunk, int block,
                                       int step, int lane) {
@@ -173,16 +174,21 @@ struct Expander<Expansion::kE2m1> {
   }
 };
 
+// The bytes of the largest chunk: its codes, and scales, zero points and offsets of four groups, or
+// of eight with integers of 8 bits.
+constexpr int ChunkBytesMax(Expansion expansion) {
+  const bool half = expansion == Expansion::kInt4 || expansion == Expansion::kInt4Pairs ||
+                    expansion == Expansion::kE2m1;
+  const int groups = expansion == Expansion::kInt8 ? 8 : 4;
+  return kCodePanel * kCodeInputs / (half ? 2 : 1) + groups * kCodePanel * 9;
+}
+
 // The words of codes that a lane uses in step `t` of a block of 32 inputs; `codes` are those of the
 // chunk.
 template <Expansion kExpansion>
 struct StepCodes {
   static constexpr int kWords = Expander<kExpansion>::kWords;
-  // Of the largest chunk: its codes, and scales, zero points and offsets of four groups, or of
-  // eight with integers of 8 bits.
-  static constexpr int kGroupsMax = kExpansion == Expansion::kInt8 ? 8 : 4;
-  static constexpr int kChunkMax =
-      kWords * kCodePanel * kCodeInputs / 2 + kGroupsMax * kCodePanel * 9;
+  static constexpr int kChunkMax = ChunkBytesMax(kExpansion);
 
   uint32_t words[2][kWords];
 

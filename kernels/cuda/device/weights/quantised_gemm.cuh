@@ -33,6 +33,10 @@ struct QuantisedShape {
   static constexpr int SharedBytes(const ChunkLayout& chunk) {
     return 2 * kOperandBytes + kStages * kSpan * ChunkBytes(chunk);
   }
+  // With the largest chunk of an expansion.
+  static constexpr int SharedBytesMax(Expansion expansion) {
+    return SharedBytes({.bytes = ChunkBytesMax(expansion)});
+  }
 };
 
 // The address of 16 bytes of an input row. Eight rows at the same place, and two rows at four

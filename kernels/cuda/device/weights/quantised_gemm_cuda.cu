@@ -19,6 +19,11 @@ int SlicesOf(const QuantisedParams& params) {
 template <Expansion kExpansion, InputOrder kOrder, int kColumns, int kPanels, int kSpan>
 void LaunchBlocks(const QuantisedParams& params, void* stream) {
   using Shape = QuantisedShape<kColumns, kPanels, kSpan>;
+  if constexpr (Shape::SharedBytesMax(kExpansion) > kSharedBytesOfAll) {
+    if (Shape::SharedBytes(params.chunk) > kSharedBytesOfAll) {
+      return LaunchBlocks<kExpansion, kOrder, kColumns, 1, 1>(params, stream);
+    }
+  }
   const LaunchShape shape{.x = static_cast<int>((PanelsOf(params.outputs) + kPanels - 1) / kPanels),
                           .y = SlicesOf(params),
                           .threads = Shape::kThreads,
