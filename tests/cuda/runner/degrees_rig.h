@@ -16,6 +16,7 @@
 #include "kernels/page_copier.h"
 #include "model/cuda/ranks/tensor_parallel_runner.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/cuda/runner/prompt_tokens.h"
 #include "worker/model/nccl_ranks.h"
 
 namespace penstock {
@@ -32,12 +33,6 @@ inline ModelConfig SmallConfig() {
           .head_dim = 64,
           .vocab = 101,
           .max_position = kPositions};
-}
-
-inline std::vector<uint32_t> Prompt(int size, uint32_t seed) {
-  std::vector<uint32_t> tokens;
-  for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
-  return tokens;
 }
 
 // The format of a rig's pages, which may be a dtype alone.

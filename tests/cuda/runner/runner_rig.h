@@ -8,6 +8,7 @@
 
 #include "kernels/buffer.h"
 #include "model/forward/model_runner.h"
+#include "tests/cuda/runner/prompt_tokens.h"
 
 namespace penstock {
 
@@ -22,12 +23,6 @@ inline ModelConfig TinyConfig() {
           .head_dim = 64,
           .vocab = 101,
           .max_position = kPositions};
-}
-
-inline std::vector<uint32_t> Prompt(int size, uint32_t seed) {
-  std::vector<uint32_t> tokens;
-  for (int i = 0; i < size; ++i) tokens.push_back((seed * 31 + i * i * 7 + i) % 101);
-  return tokens;
 }
 
 // A runner with an arena that it may write to, and a table of scattered blocks per sequence.
