@@ -81,7 +81,7 @@ TEST_F(GpuMtpTest, ChangesNoToken) {
                    .prefill_flags = OnGpu({"--random_chunks", "--chunk_tokens=96"}),
                    .decode_flags = OnGpu({"--max_draft_tokens=4", "--random_drafts"}),
                    .worker_suffix = "-emulated"});
-  const std::vector<TestRequest> requests = Mixed(8, 91, 20);
+  const std::vector<TestRequest> requests = Mixed(5, 91, 20);
   CheckAtOnce(cluster, requests);
   CheckAtOnce(cluster, requests);  // behind cached prefixes
   uint64_t right = 0;
@@ -206,7 +206,7 @@ TEST_P(GpuMtpFailoverTest, TheAnswerIsTheUndisturbedOne) {
                    .prefill_flags = OnGpu({"--random_chunks"}),
                    .decode_flags = OnGpu({"--random_drafts"}),
                    .worker_suffix = "-emulated"});
-  CheckDisturbed(cluster, LongRequest(60, 80, 93), GetParam(), 30);
+  CheckDisturbed(cluster, LongRequest(60, 50, 93), GetParam(), 20);
 }
 
 INSTANTIATE_TEST_SUITE_P(Signals, GpuMtpFailoverTest, testing::Values(SIGKILL, SIGTERM),
