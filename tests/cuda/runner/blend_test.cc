@@ -16,7 +16,7 @@ namespace penstock {
 namespace {
 
 constexpr int32_t kPage = 16, kBlocks = 60;
-constexpr KvLayout kLayout{.layers = 3, .kv_heads = 2, .head_dim = 64, .block_tokens = kPage};
+constexpr KvLayout kLayout{.layers = 3, .kv_heads = 6, .head_dim = 64, .block_tokens = kPage};
 constexpr int64_t kWidth = int64_t{kLayout.kv_heads} * kLayout.head_dim;
 
 // A pool of random keys and values. The emulated GPU's memory is the host's.
