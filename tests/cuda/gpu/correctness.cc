@@ -5,6 +5,7 @@
 #include "kernels/cuda/crc_tables.h"
 #include "kernels/cuda/gemm.h"
 #include "tests/cuda/cases/attention_case.h"
+#include "tests/cuda/cases/blend_case.h"
 #include "tests/cuda/cases/eviction_case.h"
 #include "tests/cuda/cases/experts_case.h"
 #include "tests/cuda/cases/gemm_case.h"
@@ -348,6 +349,17 @@ void CheckSample(Report& report) {
   report.checks.push_back({"sample", Number(equal), 1});
 }
 
+void CheckBlends(bool small, Report& report) {
+  for (const BlendCase& c : {BlendCase{.tokens = small ? 20 : 500},
+                             BlendCase{.kv_heads = 2, .head_dim = 64, .tokens = 37, .pairs = 12}}) {
+    const BlendResult result = RunBlend(c);
+    const std::string name = "blend d" + std::to_string(c.head_dim);
+    report.checks.push_back({name + ", values", Number(result.values_equal), 1});
+    report.checks.push_back({name + ", keys", result.keys, 4e-3});
+    report.checks.push_back({name + ", squares", result.squares, 1e-5});
+  }
+}
+
 void CheckSlabs(Report& report) {
   for (const SlabCase& c :
        {SlabCase{}, SlabCase{.piece_bytes = 2112, .blocks = 37, .block_stride = 4096, .offset = 64},
@@ -390,6 +402,7 @@ void CheckCorrectness(bool small, Report& report) {
   CheckLatents(small, report);
   CheckQuantised(small, report);
   report.checks.push_back({"a step as a graph", Number(StepIsTheSameAsAGraph()), 1});
+  CheckBlends(small, report);
   CheckSlabs(report);
   CheckKvCodecs(small, report);
   if (!small) CheckSample(report);

@@ -11,6 +11,7 @@
 #include "kernels/blend/deviation.h"
 #include "kernels/buffer.h"
 #include "model/cuda/blend/cuda_blend.h"
+#include "tests/cuda/cases/blend_case.h"
 
 namespace penstock {
 namespace {
@@ -109,6 +110,17 @@ TEST_F(CudaBlendTest, TokensMoveAsOnTheCpu) {
     }
   }
   EXPECT_LT(different, 100);
+}
+
+TEST(BlendCaseTest, KernelsAgreeWithDoublePrecision) {
+  for (const cuda::BlendCase& c :
+       {cuda::BlendCase(), cuda::BlendCase{.kv_heads = 1, .head_dim = 64, .pairs = 12}}) {
+    const cuda::BlendResult result = cuda::RunBlend(c);
+    EXPECT_TRUE(result.values_equal);
+    EXPECT_GT(result.keys, 0);
+    EXPECT_LT(result.keys, 4e-3);
+    EXPECT_LT(result.squares, 1e-5);
+  }
 }
 
 TEST_F(CudaBlendTest, ComparesValuesAsTheCpu) {
