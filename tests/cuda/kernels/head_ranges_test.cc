@@ -161,7 +161,8 @@ TEST(HeadRanges, OfBothCopiesOfWholeLayersAreOne) {
 
 std::vector<LayerRun> RunsOf(const KvLayout& layout, bool apart, int32_t first, int32_t last) {
   const uint32_t row = 0;
-  PagedKv kv{.blocks = 1, .layout = layout};
+  std::vector<std::byte> arena(layout.FullStride() + layout.RowStride());
+  PagedKv kv{.arena = arena.data(), .blocks = 1, .layout = layout};
   const WindowRowsView rows = RowsBehind(kv, &row, 1);
   if (apart) kv.rows = &rows;
   return RunsOfLayers(kv, first, last);
