@@ -97,7 +97,7 @@ class SpreadRig {
   std::vector<std::string> Flags(int gpus, const std::vector<std::string>& more = {}) const {
     std::vector<std::string> flags = {
         "--device=cuda:0", kMemory, std::string("--kv_format=") + spread_.format,
-        fmt::format("--tensor_parallel={}", gpus), "--nccl_library=" FAKE_NCCL};
+        fmt::format("--tensor_parallel={}", gpus), fmt::format("--nccl_library={}", FAKE_NCCL)};
     flags.insert(flags.end(), more.begin(), more.end());
     return flags;
   }
