@@ -104,7 +104,8 @@ const Rooms kRooms = {
     {"model/cuda/mtp", {"kernels", "kernels/cuda", "model/forward"}},
     {"model/cuda/prompts", {"base", "kernels", "kernels/library", "model/checkpoint"}},
     {"model/cuda/ranks",
-     {"base", "kernels/cuda", "kernels/cuda/sharded", "model/cuda", "model/cuda/eviction"}},
+     {"base", "kernels/cuda", "kernels/cuda/sharded", "model/cuda", "model/cuda/eviction",
+      "model/weights"}},
     {"model/cuda/selection",
      {"base", "kernels", "kernels/cuda", "kernels/cuda/selection", "kernels/selection"}},
     // The KV store.

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "kernels/kv_rows.h"
+#include "model/weights/page_layout.h"
 
 namespace penstock {
 namespace {
@@ -117,13 +118,8 @@ absl::StatusOr<KvLayout> KvLayoutOf(const ModelConfig& config, int32_t block_tok
   if (config.HasLatents() && format.dtype != KvDtype::kBf16) {
     return InvalidArgument("--kv-format={} does not hold this model's latents; use bf16", name);
   }
-  const KvLayout layout{.layers = config.KvLayers(),
-                        .kv_heads = config.kv_heads,
-                        .head_dim = config.head_dim,
-                        .block_tokens = block_tokens,
-                        .window = config.WindowOfAllLayers(),
-                        .latent_rope_dim = config.latent.rope_dims,
-                        .group = WindowGroupOf(config.sliding_window)};
+  KvLayout layout = PageLayoutOf(config);
+  layout.block_tokens = block_tokens;
   if (format.span > 0 && (layout.window > 0 || !layout.group.empty())) {
     return InvalidArgument(
         "--kv-format={} has a span, which layers with sliding windows do not take; use {}", name,

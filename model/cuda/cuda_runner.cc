@@ -11,6 +11,7 @@
 #include "model/cuda/prompts/fast_check.h"
 #include "model/forward/blended_rows.h"
 #include "model/forward/step_check.h"
+#include "model/weights/page_layout.h"
 
 namespace penstock {
 
@@ -24,14 +25,7 @@ CudaRunner::~CudaRunner() { cuda::Synchronize(device_.stream()); }
 
 int32_t CudaRunner::vocab() const { return config_.vocab; }
 int32_t CudaRunner::max_position() const { return config_.max_position; }
-KvLayout CudaRunner::kv_layout() const {
-  return {.layers = config_.KvLayers(),
-          .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers(),
-          .latent_rope_dim = config_.latent.rope_dims,
-          .group = WindowGroupOf(config_.sliding_window)};
-}
+KvLayout CudaRunner::kv_layout() const { return PageLayoutOf(config_); }
 
 absl::StatusOr<std::unique_ptr<CudaRunner>> CudaRunner::Create(const Weights& weights,
                                                                cuda::CudaDevice& device,

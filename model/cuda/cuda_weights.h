@@ -65,7 +65,8 @@ struct CudaWeights {
   cuda::DeviceBuffer embedding;   // Bf16 [vocab][hidden]; empty if it is a bf16 lm_head
   cuda::DeviceBuffer positions;   // Bf16 [max_position][hidden]; empty if none are learned
   std::vector<CudaLayer> layers;  // as Weights::layers
-  // With the layer for multi-token prediction. In whole.
+  // The parts of the layer for multi-token prediction that every GPU has in whole; empty without
+  // it.
   DeviceMtp mtp;
   CudaMatrix mtp_projection;
   cuda::DeviceBuffer final_norm;

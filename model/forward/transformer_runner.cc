@@ -16,6 +16,7 @@
 #include "model/forward/blended_rows.h"
 #include "model/forward/transformer_batch.h"
 #include "model/forward/transformer_scratch.h"
+#include "model/weights/page_layout.h"
 
 namespace penstock {
 namespace {
@@ -68,14 +69,7 @@ int32_t TransformerRunner::max_step_tokens() const {
 int32_t TransformerRunner::hidden_size() const { return weights_.config.hidden; }
 size_t TransformerRunner::scratch_bytes() const { return scratch_->bytes(); }
 
-KvLayout TransformerRunner::kv_layout() const {
-  return {.layers = weights_.config.KvLayers(),
-          .kv_heads = weights_.config.kv_heads,
-          .head_dim = weights_.config.head_dim,
-          .window = weights_.config.WindowOfAllLayers(),
-          .latent_rope_dim = weights_.config.latent.rope_dims,
-          .group = WindowGroupOf(weights_.config.sliding_window)};
-}
+KvLayout TransformerRunner::kv_layout() const { return PageLayoutOf(weights_.config); }
 
 // Not with sliding windows, which count positions: the slots of pages that were selected do not,
 // nor do those behind an eviction. Not with latents, which have no keys of heads to score.

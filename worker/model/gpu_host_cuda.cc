@@ -66,7 +66,7 @@ CudaRunner::Options RunnerOptions(const GpuOptions& options, const cuda::Product
           .fast_prompts = IsFast(options)};
 }
 
-// The pool of pages that have memory for so many rows; 0: they are undivided.
+// Makes the pool of pages. They have memory for `rows` rows; 0: blocks have memory for all layers.
 template <class Pages>
 absl::StatusOr<std::unique_ptr<BlockPool>> PoolOf(Pages& pages, int64_t rows) {
   if (rows == 0) return BlockPool::CreateOver(pages.view());

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "model/weights/page_layout.h"
 
 namespace penstock {
 namespace {
@@ -122,14 +123,7 @@ absl::Status TensorParallelRunner::Open(int rank, const Weights& weights, cuda::
   return absl::OkStatus();
 }
 
-KvLayout TensorParallelRunner::kv_layout() const {
-  return {.layers = config_.KvLayers(),
-          .kv_heads = config_.kv_heads,
-          .head_dim = config_.head_dim,
-          .window = config_.WindowOfAllLayers(),
-          .latent_rope_dim = config_.latent.rope_dims,
-          .group = WindowGroupOf(config_.sliding_window)};
-}
+KvLayout TensorParallelRunner::kv_layout() const { return PageLayoutOf(config_); }
 
 absl::Status TensorParallelRunner::SetPages(const cuda::ShardedPages& pages) {
   pages_ = &pages;

@@ -20,8 +20,8 @@ namespace penstock {
 // elsewhere. For a given number of GPUs, ModelRunner's contract holds.
 //
 // This room, model/cuda/ranks, combines the GPUs of a tensor-parallel group. It may use base/,
-// kernels/cuda with its sharded room, and model/cuda with its eviction room. It does not know NCCL,
-// requests or scheduling.
+// kernels/cuda with its sharded room, model/cuda with its eviction room, and model/weights. It does
+// not know NCCL, requests or scheduling.
 class TensorParallelRunner final : public ModelRunner, public MtpLayer {
  public:
   // As CudaRunner::Create. `devices` and `links` have equally many ranks and outlive the runner.

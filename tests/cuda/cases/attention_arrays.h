@@ -8,7 +8,7 @@
 
 namespace penstock::cuda {
 
-// The device's memory of an attention's plan: sequences, tiles, and scratch of so many bytes.
+// Owns the arrays of an attention's plan in device memory, and its scratch memory.
 struct AttentionArrays {
   AttentionArrays(const std::vector<AttentionSequence>& of, const AttentionPlan& plan,
                   size_t wide_bytes, size_t narrow_bytes)

@@ -146,7 +146,7 @@ TEST_F(BlendedRunnerTest, AllTokensComputedIsAPrefill) {
         std::ranges::equal(blender.Block(blender.blended_[i]), blender.Block(blender.exact_[i])))
         << i;
   }
-  // Of five layers, two at a time.
+  // The five layers are reported two at a time.
   const std::vector<std::pair<int32_t, int32_t>> reports = {{0, 2}, {2, 4}, {4, 5}};
   EXPECT_EQ(blender.reports(), reports);
 }

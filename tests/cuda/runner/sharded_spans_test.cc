@@ -92,7 +92,7 @@ TEST_P(ShardedSpansTest, PagesAreThoseOfOneGpu) {
   }
 }
 
-// A prompt computed by so many GPUs is gone on with by one and by the CPU, and the other way round.
+// Several GPUs compute a prompt, and one GPU or the CPU continues it; and the other way round.
 TEST_P(ShardedSpansTest, PagesServeOtherDegrees) {
   const std::vector<Feed> prompt = {{0, Prompt(kPrompt, 8), 0}}, next = {{0, {4}, kPrompt}};
   ManyGpusRig many(weights_, ranks_, format_), again(weights_, ranks_, format_);

@@ -203,7 +203,7 @@ TEST_P(TensorParallelTest, PagesAreThoseOfOneGpu) {
   ComparePages({RandomWeights(LatentConfig(0), 3, 0.2f)}, GetParam());
 }
 
-// A prompt computed by so many GPUs is gone on with by one, by the CPU, and the other way around.
+// Several GPUs compute a prompt, and one GPU or the CPU continues it; and the other way round.
 void ServeOtherDegrees(const PagesCase& c, int ranks) {
   const std::vector<Feed> prompt = {{0, Prompt(35, 8), 0}}, next = {{0, {4}, 35}};
   ManyGpusRig many(c.weights, ranks, c.dtype), again(c.weights, ranks, c.dtype);

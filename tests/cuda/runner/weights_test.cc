@@ -132,7 +132,7 @@ TEST(CudaWeights, ExpertsTakeWhatThePlanCounts) {
   EXPECT_GT(quantised, 0);
 }
 
-// Of a checkpoint with latents in the files of `folder`.
+// Compares what a GPU has of a checkpoint with latents with what a plan counts.
 void CompareWithPlan(const std::string& folder, const cuda::CudaDevice& device, bool use_mtp) {
   const auto model = LoadModel(folder, {.use_mtp = use_mtp});
   ASSERT_TRUE(model.ok()) << model.status();
