@@ -125,10 +125,13 @@ TEST(PlanCommand, AFlagHasItsChoices) {
   for (const char* format : {"k3v3+128", "k3v3c+128"}) {
     EXPECT_EQ(RunPlan(kTiny, {"--kv-format", format, "--hardware", "h200"}).exit_code, 0);
   }
-  const auto two = PlanOf(kTiny, {"--kv-format", "k3v3+128", "--tensor-parallel", "2"});
+  // Chunks so short that a sequence has rows for few of its blocks.
+  const auto two = PlanOf(
+      kTiny, {"--kv-format", "k3v3+128", "--tensor-parallel", "2", "--chunk-tokens", "64"});
   EXPECT_EQ(two["kv_format"], "k3v3+128");
   EXPECT_EQ(two["roles"]["decode"]["tensor_parallel"], 2);
   EXPECT_GT(two["rows"], 0);
+  EXPECT_LT(two["rows"], two["blocks"]);
   const PlanOutcome outcome = RunPlan(kTiny, {"--hardware", "abacus"});
   EXPECT_THAT(outcome.error, HasSubstr("h100-sxm"));
 }

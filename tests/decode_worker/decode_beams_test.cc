@@ -95,10 +95,12 @@ TEST_F(DecodeBeamsTest, AreSplitOverSmallBatches) {
 
 TEST_F(DecodeBeamsTest, GoOnExactlyWhenPreempted) {
   Make(100, 4000, /*batch=*/30);
-  // A search is preempted only if enough others arrive while it runs.
+  // A search is preempted only beside enough others, so all are there before the first step.
   for (int round = 0; round < 20 && engine_->preemptions() == 0; ++round) {
     std::vector<TestSession> sessions = Searches(80, 100, 150);
+    runner_.waits = true;
     for (TestSession& session : sessions) source_->Add(session);
+    runner_.waits = false;
     for (TestSession& session : sessions) ExpectFound(session);
   }
   EXPECT_GT(engine_->preemptions(), 0);

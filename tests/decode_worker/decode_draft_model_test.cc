@@ -121,6 +121,7 @@ TEST_F(DraftModelEngineTest, TheSequencesOwnTokensMayGuessToo) {
   runner_.repeats = true;
   draft_runner_.repeats = true;
   draft_runner_.errs_at = 2;
+  StartWithAll();
   Make(4000, 0);
   std::vector<TestSession> sessions = Some(60);
   Serve(sessions);

@@ -345,12 +345,15 @@ class DecodeEngineTest : public ::testing::Test {
     for (TestSession& session : sessions) ExpectExact(session);
   }
   // Serves rounds of sessions until there were more than `preemptions`. A session is preempted only
-  // if enough others arrive while it runs.
+  // beside enough others, so no step of a round begins before all of its sessions are there.
   void ServeUntilPreempted(int64_t preemptions,
                            const std::function<std::vector<TestSession>()>& make) {
     for (int round = 0; round < 20 && engine_->preemptions() <= preemptions; ++round) {
       std::vector<TestSession> sessions = make();
-      Serve(sessions);
+      runner_.waits = true;
+      for (TestSession& session : sessions) source_->Add(session);
+      runner_.waits = false;
+      for (TestSession& session : sessions) ExpectExact(session);
     }
     EXPECT_GT(engine_->preemptions(), preemptions);
   }

@@ -91,11 +91,8 @@ TEST_F(MtpEngineTest, AWrongLayerChangesNothing) {
 }
 
 TEST_F(MtpEngineTest, PreemptedSessionsGoOnExactly) {
-  StartWithAll();
   Make(90, 4000);
-  std::vector<TestSession> sessions = Some(60);
-  Serve(sessions);
-  EXPECT_GT(engine_->preemptions(), 5);
+  ServeUntilPreempted(5, [] { return Some(60); });
   EXPECT_GT(checked(), 300);
   EXPECT_EQ(right(), checked());
   EXPECT_EQ(runner_.most_wrong, 1);
@@ -133,12 +130,9 @@ TEST_F(MtpEngineTest, BeamsGetNoGuesses) {
 TEST_F(MtpEngineTest, AFailedLayerEndsNoSession) {
   int steps = 0;
   runner_.mtp_fails = [&steps] { return ++steps > 40; };
-  StartWithAll();
   Make(90, 4000);
-  std::vector<TestSession> sessions = Some(60);
-  Serve(sessions);
+  ServeUntilPreempted(5, [] { return Some(60); });
   EXPECT_EQ(steps, 41);
-  EXPECT_GT(engine_->preemptions(), 5);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "kernels/eviction/kv_evictor.h"
@@ -68,6 +69,7 @@ inline uint64_t TakeHash(std::span<const float> hidden) {
 class HashRunner final : public ModelRunner, public MtpLayer {
  public:
   std::function<void()> before_step;  // on the engine thread; may be empty
+  std::atomic<bool> waits = false;    // a step does not begin meanwhile
   std::function<bool()> fails;        // called before each step; may be empty
   bool draws = false;
   bool beside_caller = false;  // calls StepArgs::meanwhile
@@ -133,6 +135,7 @@ class HashRunner final : public ModelRunner, public MtpLayer {
   }
 
   absl::Status Step(const StepArgs& args) override {
+    while (waits) std::this_thread::yield();
     if (before_step) before_step();
     if (beside_caller && args.meanwhile) args.meanwhile();
     if (fails && fails()) return Internal("the step fails, as the test wants");
