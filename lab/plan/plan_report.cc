@@ -23,11 +23,10 @@ void WriteRole(Out out, const char* name, const PlanRequest& request, const Role
       Devices(request, role.worker.degree), FormatBytes(role.worker.DeviceWeightBytes()),
       FormatBytes(role.kv_memory_bytes), role.blocks, layout.block_tokens);
   if (role.rows == 0) return;
-  fmt::format_to(
-      out,
-      "            of these {} may have rows, memory for the {} layers with a window of {} "
-      "tokens\n",
-      role.rows, layout.group.size(), layout.group.window);
+  fmt::format_to(out, "            of these {} may have rows, memory for {}\n", role.rows,
+                 layout.span > 0 ? fmt::format("a span of {} tokens in bf16", layout.span)
+                                 : fmt::format("the {} layers with a window of {} tokens",
+                                               layout.group.size(), layout.group.window));
 }
 
 void WriteMemory(Out out, const PlanRequest& request, const CapacityPlan& plan) {

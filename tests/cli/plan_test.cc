@@ -126,8 +126,8 @@ TEST(PlanCommand, AFlagHasItsChoices) {
     EXPECT_EQ(RunPlan(kTiny, {"--kv-format", format, "--hardware", "h200"}).exit_code, 0);
   }
   // Chunks so short that a sequence has rows for few of its blocks.
-  const auto two = PlanOf(
-      kTiny, {"--kv-format", "k3v3+128", "--tensor-parallel", "2", "--chunk-tokens", "64"});
+  const auto two =
+      PlanOf(kTiny, {"--kv-format", "k3v3+128", "--tensor-parallel", "2", "--chunk-tokens", "64"});
   EXPECT_EQ(two["kv_format"], "k3v3+128");
   EXPECT_EQ(two["roles"]["decode"]["tensor_parallel"], 2);
   EXPECT_GT(two["rows"], 0);

@@ -86,6 +86,18 @@ TEST(CapacityPlan, LayersWithAWindowHaveMemoryForTheirWindow) {
   EXPECT_NEAR(plan.link.bytes_per_s, all * (5 + 27 * 0.5) / 32, all / 1000);
 }
 
+TEST(CapacityPlan, BlocksOfASpanHaveMemoryInBf16) {
+  PlanRequest request = RequestFor(Llama8b(), "H200");
+  request.kv_format = {.dtype = KvDtype::kK3v3, .span = 128};
+  const CapacityPlan plan = MakePlan(request).value();
+  const KvLayout layout = plan.cost.layout;
+  EXPECT_LE(static_cast<uint64_t>(plan.decode.blocks) * layout.FullStride() +
+                static_cast<uint64_t>(plan.decode.rows) * layout.RowStride(),
+            plan.decode.kv_memory_bytes);
+  EXPECT_LT(plan.decode.rows, plan.decode.blocks);
+  EXPECT_THAT(PlanText(request, plan), HasSubstr("memory for a span of 128 tokens in bf16"));
+}
+
 TEST(CapacityPlan, DividesMemoryIntoBlocks) {
   PlanRequest request = Llama8bOnH200();
   const CapacityPlan plan = MakePlan(request).value();
