@@ -41,11 +41,11 @@ struct AttentionTile {
 
 // One split of a narrow tile: the work of one block per KV head.
 struct SplitItem {
-  int32_t tile = -1;  // in AttentionPlan::narrow; negative: padding
+  int32_t tile = -1;  // counted from the launch's first narrow tile; negative: padding
   int32_t split = 0;
 };
 
-// The sizes of the arrays of a plan.
+// The sizes of the arrays of a launch, or of a plan.
 struct AttentionCounts {
   int32_t wide = 0, narrow = 0, items = 0;
 };
@@ -54,7 +54,10 @@ struct AttentionPlan {
   std::vector<AttentionTile> wide;  // longest history first
   std::vector<AttentionTile> narrow;
   std::vector<SplitItem> items;  // of `narrow`
-  int32_t shares = 0;            // partial sums of narrow tiles: one for each row and split
+  // The arrays' sizes at the ends of all launches but the last. The launches use the same scratch
+  // memory one behind the other.
+  std::vector<AttentionCounts> launch_ends;
+  int32_t shares = 0;  // partial sums of a launch's narrow tiles: one for each row and split
 
   AttentionCounts counts() const {
     return {static_cast<int32_t>(wide.size()), static_cast<int32_t>(narrow.size()),
@@ -68,6 +71,8 @@ struct TileRows {
   int32_t narrow_max = kNarrowRowsMax;
   // The most shares of a step: sequences that would need more have wide tiles.
   int32_t shares_max = std::numeric_limits<int32_t>::max();
+  // The most shares of a launch that has more than one narrow tile.
+  int32_t launch_shares_max = std::numeric_limits<int32_t>::max();
 };
 
 // Plans a step; `group` is the number of query heads per KV head.
@@ -113,6 +118,21 @@ struct AttentionParams {
   const Bf16* centre_queries = nullptr;  // as `queries`; null: keys are whole
   const Bf16* angles = nullptr;          // of all positions, by AngleAt
 };
+
+// Calls launch(params, counts) for each launch of the plan, in their order.
+template <class Launch>
+void ForLaunches(const AttentionPlan& plan, AttentionParams params, const Launch& launch) {
+  AttentionCounts begin;
+  for (const AttentionCounts& end : plan.launch_ends) {
+    launch(params, {end.wide - begin.wide, end.narrow - begin.narrow, end.items - begin.items});
+    params.wide += end.wide - begin.wide;
+    params.narrow += end.narrow - begin.narrow;
+    params.items += end.items - begin.items;
+    begin = end;
+  }
+  const AttentionCounts end = plan.counts();
+  launch(params, {end.wide - begin.wide, end.narrow - begin.narrow, end.items - begin.items});
+}
 
 // A sequence has more than one split only if its table has room for it.
 inline bool HasSplits(const AttentionParams& params) {

@@ -13,28 +13,53 @@ int32_t LastPosition(const AttentionSequence& s, int32_t first, int32_t size, in
   return s.position + (end - 1) / group;
 }
 
-void AddNarrow(const AttentionSequence& s, int32_t sequence, int32_t group, AttentionPlan& plan) {
-  for (int32_t first = 0; first < s.rows * group; first += kNarrowRows) {
-    const int32_t splits = SplitsOf(LastPosition(s, first, kNarrowRows, group) + 1);
-    const auto tile = static_cast<int32_t>(plan.narrow.size());
-    plan.narrow.push_back(
-        {.sequence = sequence, .first = first, .splits = splits, .first_share = plan.shares});
-    for (int32_t split = 0; split < splits; ++split) plan.items.push_back({tile, split});
-    if (splits > 1) plan.shares += splits * std::min(kNarrowRows, s.rows * group - first);
+// Adds narrow tiles to a plan, and ends a launch where the next tile has too many shares for it.
+class NarrowTiles {
+ public:
+  NarrowTiles(int32_t group, int32_t launch_shares_max, AttentionPlan& plan)
+      : group_(group), launch_shares_max_(launch_shares_max), plan_(plan) {}
+
+  void Add(const AttentionSequence& s, int32_t sequence) {
+    for (int32_t first = 0; first < s.rows * group_; first += kNarrowRows) {
+      const int32_t splits = SplitsOf(LastPosition(s, first, kNarrowRows, group_) + 1);
+      const int32_t rows = std::min(kNarrowRows, s.rows * group_ - first);
+      const int32_t shares = splits > 1 ? splits * rows : 0;
+      if (shares > launch_shares_max_ - shares_) EndLaunch();
+      const auto tile = static_cast<int32_t>(plan_.narrow.size()) - first_tile_;
+      plan_.narrow.push_back(
+          {.sequence = sequence, .first = first, .splits = splits, .first_share = shares_});
+      for (int32_t split = 0; split < splits; ++split) plan_.items.push_back({tile, split});
+      shares_ += shares;
+      plan_.shares = std::max(plan_.shares, shares_);
+    }
   }
-}
+
+ private:
+  void EndLaunch() {
+    if (shares_ == 0) return;
+    const AttentionCounts counts = plan_.counts();
+    plan_.launch_ends.push_back({0, counts.narrow, counts.items});  // wide tiles come last
+    first_tile_ = counts.narrow;
+    shares_ = 0;
+  }
+
+  const int32_t group_, launch_shares_max_;
+  AttentionPlan& plan_;
+  int32_t first_tile_ = 0, shares_ = 0;  // of the launch
+};
 
 }  // namespace
 
 AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group,
                             const TileRows& tiles) {
   AttentionPlan plan;
+  NarrowTiles narrow(group, tiles.launch_shares_max, plan);
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
     const auto sequence = static_cast<int32_t>(i);
     const int64_t shares = int64_t{SplitsOf(s.position + s.rows)} * s.rows * group;
     if (s.rows * group <= tiles.narrow_max && plan.shares + shares <= tiles.shares_max) {
-      AddNarrow(s, sequence, group, plan);
+      narrow.Add(s, sequence);
       continue;
     }
     for (int32_t first = 0; first < s.rows * group; first += tiles.wide) {

@@ -38,14 +38,17 @@ int64_t RoundUpSize(int64_t size) {
   return (size + unit - 1) / unit * unit;
 }
 
-// Appends the rows of a part's blocks, and fills up to `stride` entries. The part's tokens see no
-// block before the first that it holds.
+// Appends the rows of a part's blocks, and fills up to `stride` entries. Blocks before the window
+// have no rows. Kernels load some tokens of them all the same, with weights of 0, so their entries
+// name a row of the sequence: another's may have values that are not finite, and 0 times these is
+// not 0.
 void AppendRows(const Part& part, const PagedKv& kv, int64_t stride, std::vector<uint32_t>& to) {
   const size_t first = to.size();
   to.resize(first + static_cast<size_t>(stride));
   const int64_t end = kv.layout.BlocksFor(part.slot + part.rows);
-  for (int64_t i = kv.layout.FirstGroupBlock(part.slot); i < end; ++i) {
-    to[first + static_cast<size_t>(i)] = kv.rows->row[part.sequence->blocks[i]];
+  const int64_t begin = kv.layout.FirstGroupBlock(part.slot);
+  for (int64_t i = 0; i < end; ++i) {
+    to[first + static_cast<size_t>(i)] = kv.rows->row[part.sequence->blocks[std::max(i, begin)]];
   }
 }
 
@@ -57,6 +60,17 @@ void AppendTable(const Part& part, const PagedKv& kv, int64_t stride, std::vecto
   tables.insert(tables.end(), blocks.begin(), blocks.end());
   tables.resize(first + static_cast<size_t>(stride));
   if (kv.rows != nullptr) AppendRows(part, kv, stride, row_tables);
+}
+
+// A launch's partial sums take at most so many bytes. Many rows of one long sequence, in narrow
+// tiles, would take more than the sequence's KV.
+constexpr size_t kSharesBytesMax = size_t{256} << 20;
+
+cuda::TileRows TilesOf(const KvLayout& layout) {
+  cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
+  tiles.launch_shares_max = static_cast<int32_t>(
+      kSharesBytesMax / cuda::NarrowScratchBytes(1, layout.kv_heads, layout.ValueDim()));
+  return tiles;
 }
 
 CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t group,
@@ -82,8 +96,7 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
     }
   }
   if (prompts != nullptr) attention.prompts.Plan(*prompts, attention.table_stride);
-  const cuda::TileRows tiles = layout.HasLatents() ? cuda::kLatentTiles : cuda::TileRows();
-  attention.plan = cuda::PlanAttention(attention.sequences, group, tiles);
+  attention.plan = cuda::PlanAttention(attention.sequences, group, TilesOf(layout));
   return attention;
 }
 
@@ -116,8 +129,9 @@ CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t g
   if (!selected.any()) return selected;
   selected.dense = Plan(dense, kv, group, nullptr);
   selected.chosen.rows = static_cast<int32_t>(selected.rows.size());
-  constexpr cuda::TileRows kNarrow{.narrow_max = std::numeric_limits<int32_t>::max()};
-  selected.chosen.plan = cuda::PlanAttention(selected.chosen.sequences, group, kNarrow);
+  cuda::TileRows narrow = TilesOf(kv.layout);
+  narrow.narrow_max = std::numeric_limits<int32_t>::max();
+  selected.chosen.plan = cuda::PlanAttention(selected.chosen.sequences, group, narrow);
   return selected;
 }
 
@@ -169,6 +183,7 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
 bool CudaBatch::paddable() const {
   return all_last && all_output && mtp.rows().empty() && all.prompts.sequences.empty() &&
          draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
+         all.plan.launch_ends.empty() && all_selected.chosen.plan.launch_ends.empty() &&
          all.plan.narrow.size() <= arrays.tokens.size() * static_cast<size_t>(row_tiles_);
 }
 

@@ -256,7 +256,15 @@ void CudaLayers::Attend(int32_t layer, const CudaStep& step) const {
   const CudaLayer& w = parts_.weights.layers[layer];
   const cuda::AttentionParams params = AttentionOf(layer, step, a, *step.attention_at);
   if (w.latents.has_value()) return Latents(w, a.rows).Attend(params, a.plan.counts());
-  cuda::Attention(params, a.plan.counts(), parts_.stream);
+  Launch(params, a.plan);
+}
+
+void CudaLayers::Launch(const cuda::AttentionParams& attention,
+                        const cuda::AttentionPlan& plan) const {
+  cuda::ForLaunches(plan, attention,
+                    [this](const cuda::AttentionParams& params, cuda::AttentionCounts counts) {
+                      cuda::Attention(params, counts, parts_.stream);
+                    });
 }
 
 // Rows that choose pages first find the bounds that they lack.
@@ -278,15 +286,14 @@ void CudaLayers::AttendSelected(int32_t layer, const CudaStep& step) const {
                        .queries = step.queries},
                       parts_.stream);
   if (!selected.dense.sequences.empty()) {
-    cuda::Attention(AttentionOf(layer, step, selected.dense, step.selected_at->dense),
-                    selected.dense.plan.counts(), parts_.stream);
+    Launch(AttentionOf(layer, step, selected.dense, step.selected_at->dense), selected.dense.plan);
   }
   cuda::AttentionParams chosen =
       AttentionOf(layer, step, selected.chosen, step.selected_at->chosen);
   chosen.tables = tables;
   chosen.table_stride = int64_t{config.kv_heads} * selected.keep_max;
   chosen.head_table_stride = selected.keep_max;
-  cuda::Attention(chosen, selected.chosen.plan.counts(), parts_.stream);
+  Launch(chosen, selected.chosen.plan);
 }
 
 // By the library's kernel, each row into its place among the step's rows.

@@ -65,6 +65,7 @@ class CudaLayers {
   LatentPass Latents(const CudaLayer& layer, int32_t rows) const;
   cuda::AttentionParams AttentionOf(int32_t layer, const CudaStep& step, const CudaAttention& rows,
                                     const AttentionInputs& at) const;
+  void Launch(const cuda::AttentionParams& attention, const cuda::AttentionPlan& plan) const;
   void AttendPrompts(int32_t layer, const CudaStep& step) const;
   void AttendSelected(int32_t layer, const CudaStep& step) const;
   void AppendLatents(int32_t layer, const StepAngles& at, const CudaStep& step) const;

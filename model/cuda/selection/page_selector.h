@@ -31,8 +31,11 @@ class PageSelector {
   };
 
   // Allocates the bounds of `kv`'s blocks: PageBounds::BytesOf for each. `heads`: query heads.
+  // `scores_bytes_max`: scores take no more memory, unless those of one row do.
   // RESOURCE_EXHAUSTED that names the allocation.
-  static absl::StatusOr<std::unique_ptr<PageSelector>> Create(const PagedKv& kv, int32_t heads);
+  static absl::StatusOr<std::unique_ptr<PageSelector>> Create(const PagedKv& kv, int32_t heads,
+                                                              size_t scores_bytes_max = size_t{256}
+                                                                                        << 20);
 
   KnownBounds& known() { return known_; }
   const KnownBounds& known() const { return known_; }
@@ -54,14 +57,18 @@ class PageSelector {
   const uint32_t* Choose(int32_t layer, const Rows& rows, void* stream) const;
 
  private:
-  PageSelector(const KvLayout& layout, int32_t heads) : layout_(layout), heads_(heads) {}
+  PageSelector(const KvLayout& layout, int32_t heads, size_t scores_bytes_max)
+      : layout_(layout), heads_(heads), scores_bytes_max_(scores_bytes_max) {}
   cuda::PageBoundsView BoundsOf(int32_t layer) const;
+  // The rows of a launch, if each has at most `pages_max` pages; at least one.
+  int64_t RowsAtOnce(int64_t pages_max) const;
 
   const KvLayout layout_;
   const int32_t heads_;
+  const size_t scores_bytes_max_;
   KnownBounds known_;
   cuda::DeviceBuffer bounds_;  // [block][layer][kv_head][2][head_dim]
-  cuda::DeviceBuffer scores_;  // of the rows' pages
+  cuda::DeviceBuffer scores_;  // of a launch's pages
   cuda::DeviceBuffer chosen_;  // tables
 };
 

@@ -145,8 +145,13 @@ std::vector<uint16_t> Bits(const DeviceArray<Bf16>& array) {
   return bits;
 }
 
-// Every row in tiles of one kind, whatever PlanAttention would choose.
+// Unless the case has planned tiles, every row is in tiles of one kind.
 AttentionPlan PlanOf(const AttentionCase& c, const std::vector<AttentionSequence>& sequences) {
+  if (c.tiles == AttentionTiles::kPlanned) {
+    TileRows tiles;
+    if (c.launch_shares_max > 0) tiles.launch_shares_max = c.launch_shares_max;
+    return PlanAttention(sequences, c.group, tiles);
+  }
   AttentionPlan plan;
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
@@ -188,8 +193,7 @@ AttentionResult RunAttention(const AttentionCase& c) {
     rows += c.rows[s];
   }
   const Queries q(c, c.rows);
-  AttentionPlan plan = c.tiles == AttentionTiles::kPlanned ? PlanAttention(sequences, c.group)
-                                                           : PlanOf(c, sequences);
+  AttentionPlan plan = PlanOf(c, sequences);
   plan.wide.push_back({});  // padding
   plan.narrow.push_back({});
   plan.items.push_back({});
@@ -223,7 +227,9 @@ AttentionResult RunAttention(const AttentionCase& c) {
     params.centre_queries = centre->device->data();
     params.angles = centre->angles->data();
   }
-  Attention(params, plan.counts(), nullptr);
+  ForLaunches(plan, params, [](const AttentionParams& launch, const AttentionCounts& counts) {
+    Attention(launch, counts, nullptr);
+  });
   ExpectNoDeviceError("Attention");
   AttentionResult result{.bits = Bits(*q.output)};
   if (!c.oracle) return result;

@@ -20,6 +20,7 @@ struct AttentionCase {
   int32_t centred_dims = -1;  // dimensions that are rotated, of centred keys; -1: keys are whole
   std::vector<int32_t> rows;  // the last rows[i] tokens of sequence i ask
   AttentionTiles tiles = AttentionTiles::kPlanned;
+  int32_t launch_shares_max = 0;  // TileRows, of planned tiles; 0: no limit
   bool oracle = true;  // compare with it, which takes most of the time; false: bits alone
   uint64_t query_seed = 7;
 };

@@ -371,6 +371,46 @@ TEST(AttentionPlan, CutsFewRowsAtConstants) {
   EXPECT_EQ(plan.wide[1].first, 0);
 }
 
+TEST(AttentionPlan, EndsALaunchWhereATileHasTooManyShares) {
+  const std::vector<AttentionSequence> sequences = {
+      {.rows = 1, .position = 0},                     // none
+      {.first_row = 1, .rows = 5, .position = 1030},  // 3 * 16 and 3 * 4
+      {.first_row = 6, .rows = 1, .position = 2600},  // 6 * 4
+      {.first_row = 7, .rows = 1, .position = 600}};  // 2 * 4
+  const AttentionPlan plan = PlanAttention(sequences, 4, {.launch_shares_max = 40});
+  std::vector<AttentionCounts> launches;
+  std::vector<int32_t> shares, tiles;
+  ForLaunches(plan, {.narrow = plan.narrow.data(), .items = plan.items.data()},
+              [&](const AttentionParams& params, const AttentionCounts& counts) {
+                launches.push_back(counts);
+                for (int i = 0; i < counts.narrow; ++i) {
+                  shares.push_back(params.narrow[i].first_share);
+                }
+                for (int i = 0; i < counts.items; ++i) {
+                  tiles.push_back(params.items[i].tile);
+                  ASSERT_LT(params.items[i].split, params.narrow[params.items[i].tile].splits);
+                }
+              });
+  ASSERT_EQ(launches.size(), 3u);
+  EXPECT_EQ(shares, (std::vector<int32_t>{0, 0, 0, 12, 0}));
+  EXPECT_EQ(tiles, (std::vector<int32_t>{0, 1, 1, 1, 0, 0, 0, 1, 1, 1, 1, 1, 1, 0, 0}));
+  EXPECT_EQ(plan.shares, 48);  // one tile may have more
+}
+
+// Every row's bits, whatever memory its partial sums may take.
+TEST(AttentionLaunches, ChangeNoBit) {
+  for (const int32_t span : {0, 128}) {
+    AttentionCase c{.kv = {.lengths = {1500, 700, 40, 1100}},
+                    .span = span,
+                    .rows = {9, 3, 1, 120},
+                    .oracle = false};
+    if (span > 0) c.kv.keys = c.kv.values = kL3;
+    const std::vector<uint16_t> together = RunAttention(c).bits;
+    c.launch_shares_max = 60;
+    EXPECT_EQ(RunAttention(c).bits, together) << span;
+  }
+}
+
 TEST(AttentionSupport, NamesWhatTheKernelsTake) {
   KvPlanes kv{.head_dim = 128};
   EXPECT_TRUE(SupportsKv(kv));

@@ -186,6 +186,28 @@ TEST(CudaBatch, PadsTheTilesOfManyHeads) {
   EXPECT_LT(batch.all.plan.narrow.back().sequence, 0);
 }
 
+// As the rows of a blended prompt: their partial sums would take 2.5 GB.
+TEST(CudaBatch, ManyRowsOfALongSequenceHaveSeveralLaunches) {
+  const KvLayout layout{.layers = 1, .kv_heads = 8, .head_dim = 128};
+  constexpr int32_t kLength = 131072;
+  const std::vector<uint32_t> blocks(kLength / 16, 1), token = {3};
+  std::vector<SequenceStep> steps;
+  for (int32_t i = 0; i < 600; ++i) {
+    steps.push_back({.tokens = token,
+                     .position = kLength - 2 * (600 - i),
+                     .blocks = blocks,
+                     .wants_logits = true});
+  }
+  const CudaBatch batch(
+      {.sequences = steps, .kv = {.arena = nullptr, .blocks = 2, .layout = layout}},
+      /*hidden=*/64, /*group=*/4);
+  const cuda::AttentionPlan& plan = batch.all.plan;
+  EXPECT_FALSE(batch.paddable());
+  EXPECT_LE(cuda::NarrowScratchBytes(plan.shares, 8, 128), size_t{256} << 20);
+  EXPECT_EQ(plan.launch_ends.size(), 9u);
+  EXPECT_EQ(plan.narrow.size(), 600u);
+}
+
 // The same steps on two runners, one of which makes graphs.
 class Twins {
  public:

@@ -10,7 +10,9 @@
 #include "model/cuda/cuda_runner.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
+#include "tests/cuda/cases/device_array.h"
 #include "tests/cuda/runner/runner_rig.h"
+#include "tests/kernels/eviction/key_pages.h"
 
 namespace penstock {
 namespace {
@@ -247,6 +249,46 @@ INSTANTIATE_TEST_SUITE_P(Formats, CudaRunnerSelectionFormats,
                          [](const testing::TestParamInfo<KvDtype>& of) {
                            return std::string(KvDtypeName(of.param));
                          });
+
+// Many rows of a long sequence choose in several launches.
+TEST(PageSelectorTest, MemoryForScoresChangesNoChoice) {
+  constexpr int32_t kHeads = 4, kRows = 5, kKept = 3, kAll = 12;
+  const KvLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 64, .block_tokens = 16};
+  KeyPages pages(layout, kAll * 16, 8, 5);
+  const cuda::DeviceArray<uint32_t> table(pages.blocks());
+  std::vector<cuda::SelectRow> rows;
+  for (int32_t i = 0; i < kRows; ++i) {
+    rows.push_back({.query = i, .table = 0, .pages = kAll - i, .keep = kKept});
+  }
+  const cuda::DeviceArray<cuda::SelectRow> there(rows);
+  std::vector<Bf16> queries;
+  for (const float x : RandomData(12).Floats(kRows * kHeads * 64)) queries.push_back(ToBf16(x));
+  const cuda::DeviceArray<Bf16> asked(queries);
+  const auto choice = [&](size_t scores_bytes_max) {
+    const auto selector = *PageSelector::Create(pages.kv(), kHeads, scores_bytes_max);
+    EXPECT_TRUE(selector->Reserve(kRows, kAll, kKept).ok());
+    selector->FindBounds(pages.kv(), 0, table.data(), kAll, nullptr);
+    const uint32_t* chosen = selector->Choose(0,
+                                              {.rows = there.data(),
+                                               .count = kRows,
+                                               .pages_max = kAll,
+                                               .keep_max = kKept,
+                                               .tables = table.data(),
+                                               .table_stride = kAll,
+                                               .queries = asked.data()},
+                                              nullptr);
+    std::vector<uint32_t> blocks(kRows * 2 * kKept);
+    cuda::CopyToHost(blocks.data(), chosen, blocks.size() * sizeof(uint32_t), nullptr);
+    cuda::Synchronize(nullptr);
+    return blocks;
+  };
+  constexpr size_t kRowBytes = 2 * kAll * sizeof(float);
+  const std::vector<uint32_t> together = choice(1 << 20);
+  EXPECT_NE(together.front(), together.back());
+  for (const size_t bytes : {size_t{1}, 2 * kRowBytes, 3 * kRowBytes}) {
+    EXPECT_EQ(choice(bytes), together) << bytes;
+  }
+}
 
 TEST(CudaRunnerSelectionRefusals, AreWhereThereIsNoPlaceForThem) {
   const auto device = *cuda::CudaDevice::Open(0);

@@ -153,12 +153,13 @@ class WindowedSequence {
       : runner_(runner) {
     const KvLayout layout = runner.kv_layout().In(format);
     const int64_t blocks = layout.BlocksFor(kPositions);
-    row_.assign(static_cast<size_t>(blocks), kNoRow);
-    pages_ = *CudaPages::Create(device, layout, {.blocks = blocks, .rows = kRows}, {});
+    row_.assign(static_cast<size_t>(blocks), kNone);
+    pages_ = *CudaPages::Create(device, layout, {.blocks = blocks, .rows = kNone}, {});
     for (int64_t block = blocks; block-- > 0;) table_.push_back(static_cast<uint32_t>(block));
-    for (uint32_t row = 0; row < kRows; ++row) free_.push_back(row);
-    rows_ = RowsBehind(pages_->view(), row_.data(), kNoRow);
+    for (uint32_t row = kOther + 1; row < kNone; ++row) free_.push_back(row);
+    rows_ = RowsBehind(pages_->view(), row_.data(), kNone);
     pages_->SetRows(&rows_);
+    Spoil(kOther);
   }
 
   std::vector<float> Step(const std::vector<uint32_t>& tokens) {
@@ -183,20 +184,23 @@ class WindowedSequence {
     const int64_t first = layout.FirstGroupBlock(from);
     for (int64_t i = 0; i < layout.BlocksFor(to); ++i) {
       uint32_t& row = row_[table_[static_cast<size_t>(i)]];
-      if (i < first && row != kNoRow) {
+      if (i < first && row != kNone) {
         Spoil(row);
-        free_.push_back(std::exchange(row, kNoRow));
-      } else if (i >= first && row == kNoRow) {
+        free_.push_back(std::exchange(row, kNone));
+      } else if (i >= first && row == kNone) {
         ASSERT_FALSE(free_.empty());
         row = free_.back();
         free_.pop_back();
       }
     }
   }
-  // Large numbers in the memory of a row.
+  static constexpr uint32_t kOther = 0;  // another sequence's row
+  static constexpr uint32_t kNone = kRows + 1;
+
+  // Numbers that are not finite in the memory of a row.
   void Spoil(uint32_t row) {
     const size_t bytes = pages_->view().layout.RowStride();
-    std::fill_n(rows_.arena + row * bytes, bytes, std::byte{0x61});
+    std::fill_n(rows_.arena + row * bytes, bytes, std::byte{0xff});
   }
 
   CudaRunner& runner_;
