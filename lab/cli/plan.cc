@@ -104,6 +104,11 @@ absl::StatusOr<PlanRequest> RequestOf(const PlanOptions& options) {
   const StepDefaults steps = StepDefaultsOn(request.hardware.gpu);
   request.chunk_tokens = static_cast<int32_t>(options.chunk_tokens.value_or(steps.chunk_tokens));
   request.batch_max = static_cast<int32_t>(options.max_batch.value_or(steps.max_batch));
+  request.step_tokens = static_cast<int32_t>(
+      StepTokensMax({.chunk_tokens = static_cast<uint32_t>(request.chunk_tokens),
+                     .max_batch = static_cast<uint32_t>(request.batch_max),
+                     .prefill_chunk = steps.prefill_chunk,
+                     .draft_rows = options.mtp ? kDraftRows : 0}));
   request.contexts = options.contexts;
   if (request.contexts.empty()) {
     for (int64_t tokens = 512; tokens < request.model.max_position; tokens *= 4) {

@@ -68,6 +68,7 @@ struct PlanRequest {
   double memory_share = 0.9;         // of the hardware's memory that may be used at all
   double link_bytes_per_s = 1.25e9;  // from a prefill to a decode worker
   int32_t chunk_tokens = 512;        // of a prefill step
+  int32_t step_tokens = 512;         // of the largest step, for which workers have memory
   int64_t prefill_workers_min = 1;
   int32_t batch_max = 64;         // of a decode step
   double gpu_hour_price = 0;      // of a device; 0: unknown

@@ -49,7 +49,7 @@ absl::Status FitMemory(const PlanRequest& request, RolePlan& role) {
   role.blocks = static_cast<int64_t>(role.kv_memory_bytes / stride);
   if (role.blocks > 0) {
     const KvRoom room = SplitKvMemory(layout, role.kv_memory_bytes, request.model.max_position,
-                                      request.chunk_tokens);
+                                      request.step_tokens);
     if (room.rows < room.blocks) role.rows = room.rows;
     role.blocks = room.blocks;
   }

@@ -19,22 +19,24 @@ bool OnGpus(const v1::WorkerConfig& config) { return config.device().starts_with
 
 bool UsesMtp(const v1::WorkerConfig& config) { return config.speculation() == "mtp"; }
 
-// The guesses that one decode step may check. Large batches have no use for more.
+// The guesses that one decode step may check.
 uint32_t DraftRowsOf(const v1::WorkerConfig& config) {
   const bool speculates = config.speculation() != "off" || !config.draft_model().empty();
-  return speculates ? std::max<uint32_t>(64, config.max_draft_tokens()) : 0;
+  return speculates ? std::max(kDraftRows, config.max_draft_tokens()) : 0;
 }
 
 bool Evicts(const v1::WorkerConfig& config) {
   return !config.kv_eviction().empty() && config.kv_eviction() != "none";
 }
 
-// The maximum number of tokens in a step of either role. The model's runner allocates its memory
-// for it at start.
+// The model's runner allocates its memory for it at start.
 int32_t StepTokensOf(const v1::WorkerConfig& config) {
-  return static_cast<int32_t>(std::max(
-      config.chunk_tokens(), config.max_batch() + config.prefill_chunk() + DraftRowsOf(config) +
-                                 (Evicts(config) ? kAgainTokensMax : 0)));
+  return static_cast<int32_t>(
+      StepTokensMax({.chunk_tokens = config.chunk_tokens(),
+                     .max_batch = config.max_batch(),
+                     .prefill_chunk = config.prefill_chunk(),
+                     .draft_rows = DraftRowsOf(config),
+                     .again_tokens = Evicts(config) ? kAgainTokensMax : 0}));
 }
 
 ModelHost::Options ModelOptionsOf(const v1::WorkerConfig& config) {

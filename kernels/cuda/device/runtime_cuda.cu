@@ -18,6 +18,20 @@ bool Note(cudaError_t error) {
 }
 cudaStream_t Of(void* stream) { return static_cast<cudaStream_t>(stream); }
 
+// Waits until a copy of pageable memory is complete, on a GPU that may read such memory itself
+// ("API synchronization behavior" in the CUDA runtime's manual). Other GPUs have read it before the
+// call of the copy returns.
+void AwaitPageable(const void* host, void* stream) {
+  int device = 0, direct = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&direct, cudaDevAttrPageableMemoryAccess, device);
+  if (direct == 0) return;
+  cudaPointerAttributes attributes{};
+  const bool known = cudaPointerGetAttributes(&attributes, host) == cudaSuccess;
+  if (known && attributes.type != cudaMemoryTypeUnregistered) return;
+  Note(cudaStreamSynchronize(Of(stream)));
+}
+
 // Memory for wires is allocated in multiples of this: CUDA exports the whole 2 MiB that an
 // allocation has a part of, with what else of this process is in there.
 constexpr size_t kExportUnit = size_t{2} << 20;
@@ -106,10 +120,14 @@ bool PinHost(void* p, size_t bytes) {
 void UnpinHost(void* p) { Note(cudaHostUnregister(p)); }
 
 void CopyToDevice(void* to, const void* from, size_t bytes, void* stream) {
-  if (bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Of(stream)));
+  if (bytes == 0) return;
+  Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, Of(stream)));
+  AwaitPageable(from, stream);
 }
 void CopyToHost(void* to, const void* from, size_t bytes, void* stream) {
-  if (bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Of(stream)));
+  if (bytes == 0) return;
+  Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, Of(stream)));
+  AwaitPageable(to, stream);
 }
 void CopyOnDevice(void* to, const void* from, size_t bytes, void* stream) {
   if (bytes > 0) Note(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, Of(stream)));

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tests/support/environment.h"
+#include "worker/main/step_defaults.h"
 
 namespace penstock {
 namespace {
@@ -39,6 +40,19 @@ TEST(DeviceDefaults, GpusTakeLargerSteps) {
   EXPECT_EQ(cpu->max_batch(), 64u);
   EXPECT_EQ(gpu->chunk_tokens(), 2048u);
   EXPECT_EQ(gpu->max_batch(), 256u);
+}
+
+TEST(StepTokensMax, IsThatOfTheLargestStep) {
+  EXPECT_EQ(StepTokensMax({.chunk_tokens = 2048, .max_batch = 256, .prefill_chunk = 64}), 2048u);
+  EXPECT_EQ(StepTokensMax({.chunk_tokens = 256,
+                           .max_batch = 256,
+                           .prefill_chunk = 64,
+                           .draft_rows = 10,
+                           .again_tokens = 1}),
+            331u);
+  const auto* field = v1::WorkerConfig::descriptor()->FindFieldByName("prefill_chunk");
+  EXPECT_EQ(field->options().GetExtension(v1::default_),
+            std::to_string(StepDefaults().prefill_chunk));
 }
 
 TEST(DeviceDefaults, KeepWhatTheUserSet) {
