@@ -384,6 +384,7 @@ void MeasureSpeed(const std::string& only, Report& report, const std::function<v
       {"latents", MeasureLatents},
       {"experts", MeasureExperts},
       {"choices", MeasureChoices},
+      {"blends", MeasureBlends},
       {"draws", MeasureAllDraws},
       {"step", MeasureSteps},
       {"slabs", MeasureSlabs}};

@@ -1,7 +1,10 @@
+#include <functional>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "kernels/cuda/blend/blend.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/latents/latents.h"
 #include "kernels/cuda/selection/selection.h"
@@ -10,7 +13,7 @@
 #include "tests/cuda/gpu/random_memory.h"
 #include "tests/cuda/gpu/suite.h"
 
-// Attention over latents, products of experts, and the choice of pages.
+// Attention over latents, products of experts, the choice of pages, and what blends add.
 
 namespace penstock::cuda {
 namespace {
@@ -150,7 +153,81 @@ double ChoiceUs(int batch, int pages, int keep) {
   return MedianUs([&] { ChoosePages(params, nullptr); });
 }
 
+// A pool of the 8B shape with twice `tokens` tokens, of which the first half moves to the second.
+class BlendArrays {
+ public:
+  explicit BlendArrays(int tokens)
+      : pool_(size_t{2} * tokens / kPage * kLayers * kLayerBytes),
+        turns_(std::vector<float>(size_t{1} * tokens * kPairs, 0.6f)),
+        turns_of_(std::vector<int32_t>(kLayers, 0)),
+        values_(size_t{1} * tokens * kHeads * kDim),
+        squares_(size_t{2} * tokens) {
+    std::vector<int64_t> slots(tokens);
+    std::iota(slots.begin(), slots.end(), int64_t{0});
+    from_ = std::make_unique<DeviceArray<int64_t>>(slots);
+    std::iota(slots.begin(), slots.end(), int64_t{tokens});
+    to_ = std::make_unique<DeviceArray<int64_t>>(slots);
+  }
+
+  MoveTokensParams Moves() const {
+    return {.kv = Planes(),
+            .layer_stride = kLayerBytes,
+            .layers = kLayers,
+            .from = from_->data(),
+            .to = to_->data(),
+            .turns = {{turns_.data(), turns_.data(), kPairs}},
+            .turns_of = turns_of_.data()};
+  }
+  ValuesParams Values() const {
+    return {.kv = Planes(),
+            .slots = from_->data(),
+            .values = values_.data(),
+            .squares = squares_.data()};
+  }
+
+  static constexpr int kHeads = 8, kDim = 128, kPairs = kDim / 2, kLayers = 32;
+  static constexpr int kHeadBytes = kPage * kDim * 2, kPlaneBytes = kHeads * kHeadBytes;
+  static constexpr int kLayerBytes = 2 * kPlaneBytes;
+
+ private:
+  KvPlanes Planes() const {
+    return {.layer = pool_.data(),
+            .block_stride = int64_t{kLayers} * kLayerBytes,
+            .keys = {.head_stride = kHeadBytes, .row_bytes = kDim * 2},
+            .values = {.offset = kPlaneBytes, .head_stride = kHeadBytes, .row_bytes = kDim * 2},
+            .kv_heads = kHeads,
+            .head_dim = kDim,
+            .page_log2 = 4};
+  }
+
+  const RandomMemory pool_;
+  const DeviceArray<float> turns_;
+  const DeviceArray<int32_t> turns_of_;
+  const DeviceArray<Bf16> values_;
+  const DeviceArray<float> squares_;
+  std::unique_ptr<DeviceArray<int64_t>> from_, to_;
+};
+
 }  // namespace
+
+void MeasureBlends(const Ceilings& ceilings, Report& report) {
+  constexpr int kTokens = 2048;
+  const BlendArrays arrays(kTokens);
+  const double layer_values = 1.0 * kTokens * BlendArrays::kPlaneBytes / kPage;
+  const auto measure = [&](const char* name, double bytes, const std::function<void()>& enqueue) {
+    const double us = MedianUs(enqueue);
+    report.measurements.push_back({.name = name + (", " + std::to_string(kTokens)) + " tokens",
+                                   .median_us = us,
+                                   .rate = bytes / us / 1e3,
+                                   .unit = "GB/s",
+                                   .ceiling = ceilings.copy});
+  };
+  // Keys and values of all layers are read and written.
+  measure("blends: tokens that move", 4 * BlendArrays::kLayers * layer_values,
+          [&] { MoveTokens(arrays.Moves(), kTokens, nullptr); });
+  measure("blends: values compared, a layer", 2 * layer_values,
+          [&] { CompareValues(arrays.Values(), kTokens, nullptr); });
+}
 
 void MeasureChoices(const Ceilings& ceilings, Report& report) {
   constexpr int kKeep = 64;  // of 16 tokens

@@ -33,10 +33,11 @@ double GemmCeilingUs(int size);  // size^3, bf16; 0 where cuBLASLt does not do i
 // after each part.
 void MeasureSpeed(const std::string& only, Report& report, const std::function<void()>& save);
 
-// Parts of it: attention over latents, and products of experts.
+// Parts of it: attention over latents, products of experts, and what blends add.
 void MeasureLatents(const Ceilings& ceilings, Report& report);
 void MeasureExperts(const Ceilings& ceilings, Report& report);
 void MeasureChoices(const Ceilings& ceilings, Report& report);
+void MeasureBlends(const Ceilings& ceilings, Report& report);
 
 // A decode step of an 8B model's shape, launch by launch and as a graph.
 void MeasureStep(double ceiling, Report& report);
