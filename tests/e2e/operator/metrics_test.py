@@ -50,7 +50,7 @@ OF_UNITS = {
     **{f"penstock_kv_file_{name}": ("tests/e2e/kv_file_test.cc", f"penstock_kv_file_{name}") for name in (
         "hits_total", "misses_total", "read_bytes_total", "dropped_bytes_total", "capacity_bytes", "resident_bytes", "bytes")},
     "penstock_kv_blocks_quarantined": ("tests/kvstore/handoff/kv_receiver_test.cc", "quarantined_blocks"),
-    "penstock_kv_gpu_detours_total": ("tests/e2e/gpu_test.cc", "penstock_kv_gpu_detours_total"),
+    "penstock_kv_gpu_detours_total": ("tests/e2e/gpu/gpu_test.cc", "penstock_kv_gpu_detours_total"),
     "penstock_keys_last_reload_successful": ("tests/router/request/key_ring_test.cc", "last_reload_successful"),
     **{f"penstock_kv_event_{name}": ("tests/worker/events/kv_event_publisher_test.cc", f"metrics_.{needle}") for name, needle in (
         ("subscribers", "subscribers"), ("replays_total", "replays"), ("batches_dropped_total", "dropped"))},
