@@ -267,7 +267,11 @@ void MakeChoicesClear(Weights& weights) {
 }
 
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms) {
-  Weights weights = RandomWeights(SmallModelLike(config, gpus), 1, /*deviation=*/0.1f, forms);
+  return SmallWeightsOf(SmallModelLike(config, gpus), forms);
+}
+
+Weights SmallWeightsOf(const ModelConfig& small, const MatrixForms& forms) {
+  Weights weights = RandomWeights(small, 1, /*deviation=*/0.1f, forms);
   const auto vary = [](std::vector<float>& norm) {
     for (size_t i = 0; i < norm.size(); ++i) norm[i] *= 0.75f + 0.125f * static_cast<float>(i % 5);
   };

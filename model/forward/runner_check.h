@@ -25,6 +25,8 @@ ModelConfig SmallModelLike(const ModelConfig& config, int32_t gpus);
 // Random weights of it, rounded to `forms`. Norms differ from 1, and sinks take a good part of a
 // row's softmax, so that a runner which leaves them out is found out. Choices of experts are clear.
 Weights SmallWeightsLike(const ModelConfig& config, int32_t gpus, const MatrixForms& forms = {});
+// The same of a small model itself.
+Weights SmallWeightsOf(const ModelConfig& small, const MatrixForms& forms = {});
 
 // Gives small weights means of keys, as large as keys, so that a runner which leaves them out, or
 // rotates them otherwise, is found out.

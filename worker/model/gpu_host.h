@@ -82,7 +82,8 @@ class GpuHost {
 // FAILED_PRECONDITION says what is unsupported and the next step: no CUDA in this build, no driver,
 // no such GPU, an architecture or a model without kernels, numerics=fast where the library's
 // attention is not there, or results that differ from the CPU's: of the library's attention, or of
-// a small model (model/forward/runner_check.h). RESOURCE_EXHAUSTED names what does not fit.
+// small models (model/forward/runner_check.h, and model/check for blends and the layer for
+// multi-token prediction, where they are asked for). RESOURCE_EXHAUSTED names what does not fit.
 absl::StatusOr<std::unique_ptr<GpuHost>> OpenGpuHost(const Weights& weights,
                                                      const GpuOptions& options);
 

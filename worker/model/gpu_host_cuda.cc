@@ -12,9 +12,12 @@
 #include "kernels/library/library_products.h"
 #include "kvstore/cache/kv_split.h"
 #include "kvstore/codec/device_slab_coder.h"
+#include "model/check/blend_check.h"
+#include "model/check/mtp_check.h"
 #include "model/cuda/cuda_model_check.h"
 #include "model/cuda/prompts/fast_check.h"
 #include "model/cuda/ranks/tensor_parallel_runner.h"
+#include "model/forward/blended_rows.h"
 #include "model/forward/runner_check.h"
 #include "model/forward/transformer_runner.h"
 #include "worker/model/gpu_host.h"
@@ -380,25 +383,49 @@ std::optional<QuantisedFormat> RandomFormOf(const WeightMatrix& matrix) {
   return format;
 }
 
-// Checks the GPUs with a small model before the large one is uploaded.
-absl::Status CheckArithmetic(const Weights& large, GpuOptions options) {
-  Weights weights = SmallWeightsLike(large.config, options.tensor_parallel,
-                                     {.layers = RandomFormOf(*large.layers[0].Matrices().back()),
-                                      .lm_head = RandomFormOf(large.lm_head)});
-  if (options.format.centred) AddRandomMeans(weights);
-  options.step_tokens = static_cast<int32_t>(RunnerCheckTokens());
+// A comparison of the GPUs with the CPU, both with the same small weights, and what it needs.
+struct SmallCheck {
+  int64_t step_tokens = 0;
+  int64_t (*blocks)(const KvLayout& layout) = nullptr;
+  absl::Status (*compare)(const CheckedRunner& gpus, const CheckedRunner& cpu) = nullptr;
+};
+
+absl::Status Compare(const Weights& weights, GpuOptions options, const SmallCheck& check) {
+  options.step_tokens = static_cast<int32_t>(check.step_tokens);
   options.splits_pages = false;  // there is no pool that could say where rows are
   options.page_bytes_max = 0;    // the small model's pages may take more than the large one's
   ThreadPool threads(options.threads);
   TransformerRunner cpu(weights, {.threads = &threads}, options.step_tokens);
   const KvLayout layout = LayoutFor(cpu, options);
-  const int64_t blocks = RunnerCheckBlocks(layout);
+  const int64_t blocks = check.blocks(layout);
   options.blocks_max = blocks;
   ASSIGN_OR_RETURN(const auto host, Open(weights, options));
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
-  return Untrusted(
-      CheckRunner({host->runner(), host->pages()}, {cpu, {memory.as<std::byte>(), blocks, layout}}),
-      options.index);
+  return Untrusted(check.compare({host->runner(), host->pages()},
+                                 {cpu, {memory.as<std::byte>(), blocks, layout}}),
+                   options.index);
+}
+
+// CheckMtp uses the pages that CheckRunner has left.
+absl::Status CheckSteps(const CheckedRunner& gpus, const CheckedRunner& cpu) {
+  RETURN_IF_ERROR(CheckRunner(gpus, cpu));
+  return CheckMtp(gpus, cpu);
+}
+
+// Checks the GPUs with small models before the large one is uploaded.
+absl::Status CheckArithmetic(const Weights& large, const GpuOptions& options) {
+  const MatrixForms forms{.layers = RandomFormOf(*large.layers[0].Matrices().back()),
+                          .lm_head = RandomFormOf(large.lm_head)};
+  Weights weights = SmallWeightsLike(large.config, options.tensor_parallel, forms);
+  if (options.format.centred) AddRandomMeans(weights);
+  if (weights.mtp) MakeMtpClear(weights);
+  RETURN_IF_ERROR(Compare(
+      weights, options,
+      {.step_tokens = RunnerCheckTokens(), .blocks = RunnerCheckBlocks, .compare = CheckSteps}));
+  if (!options.blends || !CanBlend(large.config)) return absl::OkStatus();
+  return Compare(
+      SmallWeightsOf(SmallBlendedModelLike(large.config), forms), options,
+      {.step_tokens = BlendCheckTokens(), .blocks = BlendCheckBlocks, .compare = CheckBlends});
 }
 
 }  // namespace

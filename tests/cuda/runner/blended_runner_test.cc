@@ -9,6 +9,8 @@
 #include <numeric>
 #include <random>
 
+#include "kernels/cuda/cuda_pages.h"
+#include "model/check/blend_check.h"
 #include "model/cuda/cuda_runner.h"
 #include "model/forward/transformer_runner.h"
 #include "tests/cuda/runner/runner_rig.h"
@@ -194,6 +196,22 @@ TEST_F(BlendedRunnerTest, NothingElseInAStepChangesABit) {
   blender.Step(parts);
   EXPECT_EQ(blender.Step({blender.Part(blender.blended_, kEnd, kTokens)}), one);
   for (const size_t i : {0u, 1u}) EXPECT_EQ(first[i].deviation, second[i].deviation);
+}
+
+// The check when a worker starts (scripts/cuda-mutants breaks blends for it).
+TEST_F(BlendedRunnerTest, TheCheckAtStartPasses) {
+  ModelConfig large = Config();
+  large.heads = large.kv_heads = 32;  // a row is more than one piece of work for a thread
+  const Weights small = SmallWeightsOf(SmallBlendedModelLike(large));
+  const auto gpu = *CudaRunner::Create(small, *device_, {.blends = true});
+  TransformerRunner cpu(small, {}, 512);
+  const KvLayout layout = cpu.kv_layout();
+  const int64_t blocks = BlendCheckBlocks(layout);
+  const Buffer here(static_cast<size_t>(blocks) * layout.BlockStride());
+  const auto pages = *cuda::CudaPages::Create(*device_, layout, blocks);
+  EXPECT_EQ(
+      Message(CheckBlends({*gpu, pages->view()}, {cpu, {here.as<std::byte>(), blocks, layout}})),
+      "");
 }
 
 TEST_F(BlendedRunnerTest, RefusesWhatItDoesNotBlend) {

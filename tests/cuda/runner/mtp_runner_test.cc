@@ -6,36 +6,17 @@
 #include <string>
 #include <utility>
 
+#include "model/check/mtp_check.h"
 #include "model/cuda/mtp/mtp_rows.h"
 #include "model/forward/runner_check.h"
 #include "model/sampler/token_draw.h"
 #include "tests/cuda/runner/degrees_rig.h"
-#include "tests/cuda/runner/rounded_weights.h"
 #include "tests/support/environment.h"
 
 namespace penstock {
 namespace {
 
 constexpr double kLimit = 2.5e-2;  // of rounding: activations are bf16 on GPUs
-constexpr int kClear = 16;         // dimensions of embeddings that decide the choice of experts
-
-// The first dimensions of the layer's input are the token's, so that rounding changes no choice of
-// experts; the others are of the token and of the hidden state.
-WeightMatrix ClearProjection(const WeightMatrix& random) {
-  PackedMatrix packed(random.outputs(), random.inputs());
-  std::vector<float> values(static_cast<size_t>(random.inputs()));
-  std::vector<Bf16> row(values.size());
-  for (int64_t output = 0; output < random.outputs(); ++output) {
-    random.GetRow(output, values.data());
-    if (output < kClear) {
-      values.assign(values.size(), 0.0f);
-      values[static_cast<size_t>(output)] = 2;
-    }
-    std::ranges::transform(values, row.begin(), ToBf16);
-    packed.SetRow(output, row.data());
-  }
-  return WeightMatrix(std::move(packed));
-}
 
 // Small weights like a golden checkpoint's, with the layer.
 Weights WeightsLike(const std::string& name) {
@@ -52,13 +33,7 @@ Weights WeightsLike(const std::string& name) {
     if (config.rope.rotary_dims != 0) config.rope.rotary_dims = 24;
   }
   Weights weights = SmallWeightsLike(config, /*gpus=*/2);
-  MtpWeights& mtp = *weights.mtp;
-  for (size_t i = 0; i < mtp.norm.size(); ++i) {
-    mtp.token_norm[i] *= 0.75f + 0.125f * static_cast<float>(i % 5);
-    mtp.hidden_norm[i] *= 0.5f + 0.25f * static_cast<float>(i % 7);
-    mtp.norm[i] *= 0.75f + 0.25f * static_cast<float>(i % 3);
-  }
-  mtp.projection = ClearProjection(mtp.projection);
+  MakeMtpClear(weights);
   return weights;
 }
 
@@ -212,6 +187,13 @@ TEST_P(CudaMtpTest, AgreesWithTheCpu) {
   EXPECT_EQ(gpu.kv().layout.layers, 3);
   const Result want = Of(cpu, {70}), got = Of(gpu, {70});
   ExpectNear(got, want, kLimit);
+}
+
+// The check when a worker starts (scripts/cuda-mutants breaks the layer for it).
+TEST_P(CudaMtpTest, TheCheckAtStartPasses) {
+  CpuRig cpu(weights_);
+  OneGpuRig gpu(weights_);
+  EXPECT_EQ(Message(CheckMtp({gpu.runner(), gpu.kv()}, {cpu.runner(), cpu.kv()})), "");
 }
 
 TEST_P(CudaMtpTest, AgreesOnTwoGpus) {

@@ -85,6 +85,27 @@ TEST(GpuHost, TheCheckTakesFewBits) {
   }
 }
 
+ModelConfig WithMtp(const char* name) {
+  ModelConfig config = *LoadModelConfig(SourceFolder() + "/tests/golden/logits/" + name);
+  config.use_mtp = true;
+  config.head_dim = 64;
+  if (config.rope.rotary_dims != 0) config.rope.rotary_dims = 24;
+  return config;
+}
+
+// The layer for multi-token prediction is compared in pages of every kind.
+TEST(GpuHost, TheCheckTakesTheLayerThatGuesses) {
+  Weights weights = RandomWeights(WithMtp("glm4_moe_mtp"), 3, 0.2f);
+  AddRandomMeans(weights);
+  for (const char* format : {"bf16", "i8", "k3v2", "k3v3+64", "k3v3c+64"}) {
+    GpuOptions options = Options();
+    options.format = *KvPageFormatOf(format);
+    const auto gpu = OpenGpuHost(weights, options);
+    ASSERT_TRUE(gpu.ok()) << format << ": " << gpu.status();
+    EXPECT_NE((*gpu)->runner().mtp(), nullptr);
+  }
+}
+
 // Second copies lie apart from the blocks, even where there are as many of them, so that lower
 // tiers can have the blocks without them.
 TEST(GpuHost, SecondCopiesLieApart) {
@@ -306,6 +327,14 @@ TEST_F(SeveralGpus, HaveTheirHeadsOfSecondCopies) {
   small.page_bytes_max = 22 << 10;
   EXPECT_THAT(Message(OpenGpuHost(weights, small).status()),
               testing::HasSubstr("leaves no room for a block"));
+}
+
+TEST_F(SeveralGpus, GuessTogether) {
+  GpuOptions options = Two();
+  options.format.dtype = KvDtype::kBf16;
+  const auto gpus = OpenGpuHost(RandomWeights(WithMtp("glm4_moe_mtp"), 3, 0.2f), options);
+  ASSERT_TRUE(gpus.ok()) << gpus.status();
+  EXPECT_NE((*gpus)->runner().mtp(), nullptr);
 }
 
 // The start-up check has compared scores and copies with the CPU's.
