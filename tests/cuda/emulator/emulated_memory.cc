@@ -17,11 +17,13 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "tests/cuda/emulator/access_fault.h"
+#include "tests/cuda/emulator/device_arena.h"
 
 namespace penstock::cuda::emulator {
 namespace {
 
-// Each range is mapped twice: for the device, and for hardware.
+// Memory for wires. Each range is mapped twice: for the device, and for hardware.
 struct Stretch {
   int device = 0;
   std::byte* hardware = nullptr;
@@ -33,15 +35,22 @@ struct Stretch {
 };
 struct Memory {
   Mutex mutex;
+  std::map<int, DeviceArena> arenas GUARDED_BY(mutex);        // by device
   std::map<std::byte*, Stretch> stretches GUARDED_BY(mutex);  // keyed by the device's address
   std::map<int, int> at_work GUARDED_BY(mutex);               // pieces of work, by device
   std::set<std::pair<int, int>> peers GUARDED_BY(mutex);      // device, and peer that it accesses
   uint64_t last_number GUARDED_BY(mutex) = 0;
 };
+AccessFault FaultAt(const void* p);
 Memory& memory() {
-  static auto* memory = new Memory();
+  static auto* memory = [] {
+    ReportAccessFaults(&FaultAt);
+    return new Memory();
+  }();
   return *memory;
 }
+
+thread_local int working = -1;  // device at work in this thread, or -1
 
 bool ArePeersAstray() {
   const char* setting = std::getenv("PENSTOCK_EMULATED_PEERS");
@@ -62,17 +71,28 @@ void SetOpen(std::byte* p, Stretch& stretch, bool open, bool astray) {
   PENSTOCK_CHECK(mmap(p, stretch.bytes, access, sharing | MAP_FIXED, stretch.fd, 0) == p);
 }
 
-// Opens and closes stretches as the devices at work may access them.
+// Devices at work that may access a device's memory.
+struct Accessors {
+  bool owner = false;
+  bool any = false;
+};
+Accessors AccessorsOf(int owner) REQUIRES(memory().mutex) {
+  Accessors accessors;
+  for (const auto& [device, works] : memory().at_work) {
+    if (works == 0) continue;
+    accessors.owner |= device == owner;
+    accessors.any |= device == owner || memory().peers.contains({device, owner});
+  }
+  return accessors;
+}
+
+// Opens and closes memory as the devices at work may access it.
 void Protect() REQUIRES(memory().mutex) {
+  for (auto& [device, arena] : memory().arenas) arena.SetOpen(AccessorsOf(device).any);
   for (auto& [p, stretch] : memory().stretches) {
-    bool open = false, by_owner = false;
-    for (const auto& [device, works] : memory().at_work) {
-      if (works == 0) continue;
-      by_owner |= device == stretch.device;
-      open |= device == stretch.device || memory().peers.contains({device, stretch.device});
-    }
+    const Accessors accessors = AccessorsOf(stretch.device);
     const bool small = stretch.bytes < size_t{2} << 20;
-    SetOpen(p, stretch, open, small && !by_owner && ArePeersAstray());
+    SetOpen(p, stretch, accessors.any, small && !accessors.owner && ArePeersAstray());
   }
 }
 
@@ -111,7 +131,35 @@ std::map<std::byte*, Stretch>::iterator StretchOf(std::byte* p) REQUIRES(memory(
   return p < before->first + before->second.bytes ? before : stretches.end();
 }
 
+// Takes the lock: the code that has it accesses no device's memory.
+AccessFault FaultAt(const void* p) {
+  MutexLock lock(memory().mutex);
+  for (const auto& [device, arena] : memory().arenas) {
+    if (arena.Contains(p)) return {.device = device, .by = working};
+  }
+  const auto found = StretchOf(static_cast<std::byte*>(const_cast<void*>(p)));
+  if (found == memory().stretches.end()) return {};
+  return {.device = found->second.device, .by = working};
+}
+
 }  // namespace
+
+void* AllocateOn(int device, size_t bytes) {
+  void* p = nullptr;
+  {
+    MutexLock lock(memory().mutex);
+    p = memory().arenas[device].Allocate(bytes);
+  }
+  if (p == nullptr) return nullptr;
+  const DeviceAtWork at_work(device);
+  std::memset(p, 0xff, bytes);  // NaN for any reader before the first write
+  return p;
+}
+
+void FreeOn(int device, void* p) {
+  MutexLock lock(memory().mutex);
+  memory().arenas.at(device).Free(p);
+}
 
 void* MapForWires(int device, size_t bytes) {
   const int fd = memfd_create("penstock-device", MFD_CLOEXEC);
@@ -168,12 +216,14 @@ bool AllowPeer(int device, int peer) {
   return true;
 }
 
-DeviceAtWork::DeviceAtWork(int device) : device_(device) {
+DeviceAtWork::DeviceAtWork(int device)
+    : device_(device), before_(std::exchange(working, device)) {
   MutexLock lock(memory().mutex);
   if (memory().at_work[device_]++ == 0) Protect();
 }
 
 DeviceAtWork::~DeviceAtWork() {
+  working = before_;
   MutexLock lock(memory().mutex);
   if (--memory().at_work[device_] == 0) Protect();
 }
