@@ -53,6 +53,9 @@ void OnFault(int signal, siginfo_t* info, void* context) {
 void ReportAccessFaults(AccessFault (*fault_at)(const void* p)) {
   fault_of = fault_at;
   struct sigaction action {};
+  sigaction(SIGSEGV, nullptr, &action);
+  if ((action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == &OnFault) return;
+  action = {};
   action.sa_sigaction = &OnFault;
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   PENSTOCK_CHECK_EQ(sigaction(SIGSEGV, &action, &handler_before), 0);

@@ -41,12 +41,8 @@ struct Memory {
   std::set<std::pair<int, int>> peers GUARDED_BY(mutex);      // device, and peer that it accesses
   uint64_t last_number GUARDED_BY(mutex) = 0;
 };
-AccessFault FaultAt(const void* p);
 Memory& memory() {
-  static auto* memory = [] {
-    ReportAccessFaults(&FaultAt);
-    return new Memory();
-  }();
+  static auto* memory = new Memory();
   return *memory;
 }
 
@@ -96,32 +92,6 @@ void Protect() REQUIRES(memory().mutex) {
   }
 }
 
-// Takes ownership of `fd`, unless it returns nullptr.
-void* Map(int device, int fd, size_t bytes) {
-  void* hardware = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  void* own = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
-  if (hardware == MAP_FAILED || own == MAP_FAILED) return nullptr;
-  MutexLock lock(memory().mutex);
-  auto* const at = static_cast<std::byte*>(own);
-  memory().stretches[at] = {.device = device,
-                            .hardware = static_cast<std::byte*>(hardware),
-                            .bytes = bytes,
-                            .fd = fd,
-                            .number = ++memory().last_number};
-  Protect();
-  return own;
-}
-
-void Unmap(void* p, size_t bytes) {
-  MutexLock lock(memory().mutex);
-  const auto found = memory().stretches.find(static_cast<std::byte*>(p));
-  PENSTOCK_CHECK(found != memory().stretches.end() && found->second.bytes == bytes);
-  munmap(found->second.hardware, bytes);
-  munmap(p, bytes);
-  close(found->second.fd);
-  memory().stretches.erase(found);
-}
-
 // The stretch that has `p`, or the end.
 std::map<std::byte*, Stretch>::iterator StretchOf(std::byte* p) REQUIRES(memory().mutex) {
   auto& stretches = memory().stretches;
@@ -142,13 +112,42 @@ AccessFault FaultAt(const void* p) {
   return {.device = found->second.device, .by = working};
 }
 
+// Takes ownership of `fd`, unless it returns nullptr.
+void* Map(int device, int fd, size_t bytes) {
+  void* hardware = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  void* own = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
+  if (hardware == MAP_FAILED || own == MAP_FAILED) return nullptr;
+  MutexLock lock(memory().mutex);
+  ReportAccessFaults(&FaultAt);
+  auto* const at = static_cast<std::byte*>(own);
+  memory().stretches[at] = {.device = device,
+                            .hardware = static_cast<std::byte*>(hardware),
+                            .bytes = bytes,
+                            .fd = fd,
+                            .number = ++memory().last_number};
+  Protect();
+  return own;
+}
+
+void Unmap(void* p, size_t bytes) {
+  MutexLock lock(memory().mutex);
+  const auto found = memory().stretches.find(static_cast<std::byte*>(p));
+  PENSTOCK_CHECK(found != memory().stretches.end() && found->second.bytes == bytes);
+  munmap(found->second.hardware, bytes);
+  munmap(p, bytes);
+  close(found->second.fd);
+  memory().stretches.erase(found);
+}
+
 }  // namespace
 
 void* AllocateOn(int device, size_t bytes) {
   void* p = nullptr;
   {
     MutexLock lock(memory().mutex);
+    ReportAccessFaults(&FaultAt);
     p = memory().arenas[device].Allocate(bytes);
+    Protect();  // A new arena is closed, and the device may be at work.
   }
   if (p == nullptr) return nullptr;
   const DeviceAtWork at_work(device);

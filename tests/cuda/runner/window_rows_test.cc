@@ -196,7 +196,7 @@ class WindowedSequence {
   // Large numbers in the memory of a row.
   void Spoil(uint32_t row) {
     const size_t bytes = pages_->view().layout.RowStride();
-    std::fill_n(rows_.arena + row * bytes, bytes, std::byte{0x61});
+    cuda::FillDevice(rows_.arena + row * bytes, 0x61, bytes, nullptr);
   }
 
   CudaRunner& runner_;
