@@ -33,8 +33,8 @@ void SetPoisoned([[maybe_unused]] std::byte* p, [[maybe_unused]] size_t bytes,
 }  // namespace
 
 DeviceArena::DeviceArena() {
-  void* const reserved = mmap(nullptr, kBytes + kPage, PROT_NONE,
-                              MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* const reserved =
+      mmap(nullptr, kBytes + kPage, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   PENSTOCK_CHECK(reserved != MAP_FAILED, "no addresses for an emulated device's memory");
   const auto address = reinterpret_cast<uintptr_t>(reserved);
   begin_ = static_cast<std::byte*>(reserved) + (kPage - address % kPage);

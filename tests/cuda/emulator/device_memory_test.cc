@@ -120,7 +120,8 @@ TEST(DeviceMemoryTest, AllocationsAreFilledAlignedAndApart) {
     std::vector<uint8_t> values(bytes);
     CopyToHost(values.data(), p, bytes, nullptr);
     EXPECT_EQ(values, std::vector<uint8_t>(bytes, 0xff));
-    for (const auto& [other, size] : allocations) EXPECT_TRUE(p + bytes <= other || other + size <= p);
+    for (const auto& [other, size] : allocations)
+      EXPECT_TRUE(p + bytes <= other || other + size <= p);
     FillDevice(p, 1, bytes, nullptr);
     allocations.emplace_back(p, bytes);
   };

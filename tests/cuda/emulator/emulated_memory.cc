@@ -215,8 +215,7 @@ bool AllowPeer(int device, int peer) {
   return true;
 }
 
-DeviceAtWork::DeviceAtWork(int device)
-    : device_(device), before_(std::exchange(working, device)) {
+DeviceAtWork::DeviceAtWork(int device) : device_(device), before_(std::exchange(working, device)) {
   MutexLock lock(memory().mutex);
   if (memory().at_work[device_]++ == 0) Protect();
 }
