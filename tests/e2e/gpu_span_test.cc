@@ -253,7 +253,7 @@ TEST(SpreadSwapTest, SwapsChangeNothing) {
   std::vector<TestRequest> requests;
   for (uint32_t i = 0; i < kRequests; ++i) {
     requests.push_back(
-        rig.RequestOf(100 + 8 * static_cast<int>(i), 80 + i, 30, /*greedy=*/i % 2 == 0));
+        rig.RequestOf(100 + 8 * static_cast<int>(i), 80 + i, 48, /*greedy=*/i % 2 == 0));
   }
   const std::vector<std::string> no_policy = {""};
   const auto stats = [&] { return StatsOf(cluster.decode().front()); };
