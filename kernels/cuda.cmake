@@ -17,7 +17,7 @@ foreach(source ${cuda_kernels})
 endforeach()
 # Memory and streams only, without fibers, so that ThreadSanitizer can check it.
 add_library(penstock_cuda_device_emulated STATIC EXCLUDE_FROM_ALL ${cuda_device_sources}
-            ${emulator}/emulated_memory.cc ${emulator}/emulator_runtime.cc)
+            ${emulator}/access_fault.cc ${emulator}/device_arena.cc ${emulator}/emulated_memory.cc ${emulator}/emulator_runtime.cc)
 target_include_directories(penstock_cuda_device_emulated PUBLIC ${PROJECT_SOURCE_DIR})
 target_link_libraries(penstock_cuda_device_emulated PUBLIC penstock_base)
 add_library(penstock_cuda_emulated STATIC EXCLUDE_FROM_ALL ${emulated_sources} ${cuda_host_sources}

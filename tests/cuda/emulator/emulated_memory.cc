@@ -17,11 +17,13 @@
 
 #include "base/check.h"
 #include "base/mutex.h"
+#include "tests/cuda/emulator/access_fault.h"
+#include "tests/cuda/emulator/device_arena.h"
 
 namespace penstock::cuda::emulator {
 namespace {
 
-// Each range is mapped twice: for the device, and for hardware.
+// Memory for wires. Each range is mapped twice: for the device, and for hardware.
 struct Stretch {
   int device = 0;
   std::byte* hardware = nullptr;
@@ -33,6 +35,7 @@ struct Stretch {
 };
 struct Memory {
   Mutex mutex;
+  std::map<int, DeviceArena> arenas GUARDED_BY(mutex);        // by device
   std::map<std::byte*, Stretch> stretches GUARDED_BY(mutex);  // keyed by the device's address
   std::map<int, int> at_work GUARDED_BY(mutex);               // pieces of work, by device
   std::set<std::pair<int, int>> peers GUARDED_BY(mutex);      // device, and peer that it accesses
@@ -42,6 +45,8 @@ Memory& memory() {
   static auto* memory = new Memory();
   return *memory;
 }
+
+thread_local int working = -1;  // device at work in this thread, or -1
 
 bool ArePeersAstray() {
   const char* setting = std::getenv("PENSTOCK_EMULATED_PEERS");
@@ -62,18 +67,49 @@ void SetOpen(std::byte* p, Stretch& stretch, bool open, bool astray) {
   PENSTOCK_CHECK(mmap(p, stretch.bytes, access, sharing | MAP_FIXED, stretch.fd, 0) == p);
 }
 
-// Opens and closes stretches as the devices at work may access them.
-void Protect() REQUIRES(memory().mutex) {
-  for (auto& [p, stretch] : memory().stretches) {
-    bool open = false, by_owner = false;
-    for (const auto& [device, works] : memory().at_work) {
-      if (works == 0) continue;
-      by_owner |= device == stretch.device;
-      open |= device == stretch.device || memory().peers.contains({device, stretch.device});
-    }
-    const bool small = stretch.bytes < size_t{2} << 20;
-    SetOpen(p, stretch, open, small && !by_owner && ArePeersAstray());
+// Devices at work that may access a device's memory.
+struct Accessors {
+  bool owner = false;
+  bool any = false;
+};
+Accessors AccessorsOf(int owner) REQUIRES(memory().mutex) {
+  Accessors accessors;
+  for (const auto& [device, works] : memory().at_work) {
+    if (works == 0) continue;
+    accessors.owner |= device == owner;
+    accessors.any |= device == owner || memory().peers.contains({device, owner});
   }
+  return accessors;
+}
+
+// Opens and closes memory as the devices at work may access it.
+void Protect() REQUIRES(memory().mutex) {
+  for (auto& [device, arena] : memory().arenas) arena.SetOpen(AccessorsOf(device).any);
+  for (auto& [p, stretch] : memory().stretches) {
+    const Accessors accessors = AccessorsOf(stretch.device);
+    const bool small = stretch.bytes < size_t{2} << 20;
+    SetOpen(p, stretch, accessors.any, small && !accessors.owner && ArePeersAstray());
+  }
+}
+
+// The stretch that has `p`, or the end.
+std::map<std::byte*, Stretch>::iterator StretchOf(std::byte* p) REQUIRES(memory().mutex) {
+  auto& stretches = memory().stretches;
+  const auto after = stretches.upper_bound(p);
+  if (after == stretches.begin()) return stretches.end();
+  const auto before = std::prev(after);
+  return p < before->first + before->second.bytes ? before : stretches.end();
+}
+
+// Takes the lock: the code that has it accesses no device's memory.
+AccessFault FaultAt(const void* p) {
+  MutexLock lock(memory().mutex);
+  for (const auto& [device, arena] : memory().arenas) {
+    if (arena.Contains(p)) return {.device = device, .by = working};
+  }
+  const auto found = StretchOf(static_cast<std::byte*>(const_cast<void*>(p)));
+  if (found == memory().stretches.end()) return {};
+  return {.device = found->second.device, .by = working};
 }
 
 // Takes ownership of `fd`, unless it returns nullptr.
@@ -82,6 +118,7 @@ void* Map(int device, int fd, size_t bytes) {
   void* own = mmap(nullptr, bytes, PROT_NONE, MAP_SHARED, fd, 0);
   if (hardware == MAP_FAILED || own == MAP_FAILED) return nullptr;
   MutexLock lock(memory().mutex);
+  ReportAccessFaults(&FaultAt);
   auto* const at = static_cast<std::byte*>(own);
   memory().stretches[at] = {.device = device,
                             .hardware = static_cast<std::byte*>(hardware),
@@ -102,16 +139,26 @@ void Unmap(void* p, size_t bytes) {
   memory().stretches.erase(found);
 }
 
-// The stretch that has `p`, or the end.
-std::map<std::byte*, Stretch>::iterator StretchOf(std::byte* p) REQUIRES(memory().mutex) {
-  auto& stretches = memory().stretches;
-  const auto after = stretches.upper_bound(p);
-  if (after == stretches.begin()) return stretches.end();
-  const auto before = std::prev(after);
-  return p < before->first + before->second.bytes ? before : stretches.end();
+}  // namespace
+
+void* AllocateOn(int device, size_t bytes) {
+  void* p = nullptr;
+  {
+    MutexLock lock(memory().mutex);
+    ReportAccessFaults(&FaultAt);
+    p = memory().arenas[device].Allocate(bytes);
+    Protect();  // A new arena is closed, and the device may be at work.
+  }
+  if (p == nullptr) return nullptr;
+  const DeviceAtWork at_work(device);
+  std::memset(p, 0xff, bytes);  // NaN for any reader before the first write
+  return p;
 }
 
-}  // namespace
+void FreeOn(int device, void* p) {
+  MutexLock lock(memory().mutex);
+  memory().arenas.at(device).Free(p);
+}
 
 void* MapForWires(int device, size_t bytes) {
   const int fd = memfd_create("penstock-device", MFD_CLOEXEC);
@@ -168,12 +215,13 @@ bool AllowPeer(int device, int peer) {
   return true;
 }
 
-DeviceAtWork::DeviceAtWork(int device) : device_(device) {
+DeviceAtWork::DeviceAtWork(int device) : device_(device), before_(std::exchange(working, device)) {
   MutexLock lock(memory().mutex);
   if (memory().at_work[device_]++ == 0) Protect();
 }
 
 DeviceAtWork::~DeviceAtWork() {
+  working = before_;
   MutexLock lock(memory().mutex);
   if (--memory().at_work[device_] == 0) Protect();
 }

@@ -4,13 +4,18 @@
 
 #include "kernels/exported_memory.h"
 
-// The emulated devices' memory for wires. Only a device that may, that is work that runs on one of
-// its streams, accesses it at its own address: the device that allocated it, and those with peer
-// access to that one. Any other access ends the process, unless a device that may is at work in
-// another thread.
+// The emulated devices' memory. Only a device that may, that is work that runs on one of its
+// streams, accesses it at its own address: the device that allocated it, and those with peer access
+// to that one. Any other access, as of host code, ends the process with a message (access_fault.h),
+// unless a device that may is at work in another thread.
 
 namespace penstock::cuda::emulator {
 
+// Ordinary memory, aligned to 256 bytes; nullptr if there is none left.
+void* AllocateOn(int device, size_t bytes);
+void FreeOn(int device, void* p);
+
+// Memory for wires, aligned to a page.
 void* MapForWires(int device, size_t bytes);  // nullptr on failure
 void UnmapForWires(void* p, size_t bytes);
 
@@ -37,10 +42,11 @@ class DeviceAtWork {
 
  private:
   const int device_;
+  const int before_;  // device at work in this thread, or -1
 };
 
 // The address of the same bytes for hardware that the CPU stands in for, such as a network card.
-// Returns `p` itself when `p` is not emulated device memory.
+// Returns `p` itself when `p` is not memory for wires.
 std::byte* SeenByHardware(const void* p);
 
 }  // namespace penstock::cuda::emulator

@@ -17,11 +17,12 @@
 #include "tests/cuda/emulator/emulated_memory.h"
 #include "tests/cuda/emulator/hardware_stream.h"
 
-// Implements runtime.h with emulated devices, whose memory is host memory, so that a sanitizer
+// Implements runtime.h with emulated devices, whose memory is this process's, so that a sanitizer
 // checks the kernels' accesses. Streams run late: a reader that does not wait finds the old
 // contents. There is one device, or as many as PENSTOCK_EMULATED_GPUS says. As with CUDA, a thread
 // works on the device that it selected; enqueuing on a stream of another device ends the process,
-// and so does work that accesses another device's memory for wires without peer access.
+// and so does host code that accesses a device's memory, or work that accesses another device's
+// without peer access (emulated_memory.h).
 //
 // Work of a library's own threads, such as NCCL's kernels, blocks what is enqueued on its stream
 // behind it. With PENSTOCK_EMULATED_QUEUES=1 it blocks what is enqueued behind it on any stream of
@@ -153,6 +154,7 @@ void Stream::Add(Work work) {
 
 std::optional<Stream::Others> Stream::Run(uint64_t until) {
   MutexLock lock(mutex);
+  std::optional<emulator::DeviceAtWork> at_work;
   while (begun < until) {
     const Work& next = waiting.front();
     if (done < next.others) return Others{.stream = nullptr, .work = next.others};
@@ -162,7 +164,7 @@ std::optional<Stream::Others> Stream::Run(uint64_t until) {
     const Work work = std::move(waiting.front());
     waiting.pop_front();
     ++begun;
-    const emulator::DeviceAtWork at_work(device);
+    if (!at_work) at_work.emplace(device);
     work.run();
   }
   return std::nullopt;
@@ -204,7 +206,7 @@ void RunEverything(int device) {
   }
 }
 
-void* Allocate(size_t bytes) {
+void* AllocateHost(size_t bytes) {
   void* p = std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
   if (p != nullptr) std::memset(p, 0xff, bytes);  // NaN for any reader before the first write
   return p;
@@ -230,7 +232,7 @@ void emulator::Enqueue(void* stream, std::function<void()> work) {
 
 void* AllocateDevice(size_t bytes) {
   CheckNotCapturing("AllocateDevice");
-  void* p = Allocate(bytes);
+  void* p = emulator::AllocateOn(selected, bytes);
   MutexLock lock(devices().mutex);
   if (p != nullptr) devices().allocations[p] = {.device = selected, .bytes = bytes};
   return p;
@@ -246,7 +248,7 @@ void FreeDevice(void* p) {
   RunEverything(device);
   MutexLock lock(devices().mutex);
   devices().allocations.erase(p);
-  std::free(p);
+  emulator::FreeOn(device, p);
 }
 void* AllocateForWires(size_t bytes) {
   CheckNotCapturing("AllocateForWires");
@@ -275,7 +277,7 @@ void ReleaseImport(void* p, size_t bytes) {
 }
 void* AllocatePinned(size_t bytes) {
   CheckNotCapturing("AllocatePinned");
-  void* p = Allocate(bytes);
+  void* p = AllocateHost(bytes);
   MutexLock lock(devices().mutex);
   if (p != nullptr) devices().pinned[static_cast<std::byte*>(p)] = bytes;
   return p;

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "kernels/cuda/sharded/head_ranges.h"
+#include "tests/cuda/cases/device_bytes.h"
 #include "tests/support/environment.h"
 
 namespace penstock::cuda {
@@ -272,9 +273,10 @@ TEST_P(ShardedRowsTest, EveryGpuHasItsHeadsOfBothCopies) {
           };
           const size_t bytes = second ? 64 * sizeof(Bf16) : layout_.RowBytes(plane);
           for (const uint32_t block : {0u, 2u, 5u}) {
-            const std::byte* got = own.Layer(block, layer) + at(own.layout, head);
-            EXPECT_TRUE(
-                std::equal(got, got + bytes, host_.Layer(block, layer) + at(layout_, of_whole)))
+            const std::vector<std::byte> got =
+                BytesOf(rank, own.Layer(block, layer) + at(own.layout, head), bytes);
+            EXPECT_TRUE(std::equal(got.begin(), got.end(),
+                                   host_.Layer(block, layer) + at(layout_, of_whole)))
                 << rank << " " << layer << " " << head;
           }
         }

@@ -17,6 +17,7 @@
 #include "model/load/load_model.h"
 #include "model/load/stored_model.h"
 #include "model/weights/formats/block_types.h"
+#include "tests/cuda/cases/device_bytes.h"
 #include "tests/e2e/models/latent_model.h"
 #include "tests/support/environment.h"
 
@@ -26,10 +27,12 @@ namespace {
 constexpr int kThreads = 3;
 constexpr auto kOrder = cuda::InputOrder::kNatural;
 
-// The emulated GPU's memory is the host's.
+std::vector<std::byte> BytesOf(const cuda::DeviceBuffer& memory) {
+  return cuda::BytesOf(0, memory.as<void>(), memory.bytes());
+}
+
 bool SameBytes(const cuda::DeviceBuffer& a, const cuda::DeviceBuffer& b) {
-  return a.bytes() == b.bytes() &&
-         (a.bytes() == 0 || std::memcmp(a.as<void>(), b.as<void>(), a.bytes()) == 0);
+  return BytesOf(a) == BytesOf(b);
 }
 
 bool Same(const CudaMatrix& a, const CudaMatrix& b) {
@@ -194,7 +197,9 @@ TEST(CudaWeights, ShardsOfLatentsAreWhatTheWholeHas) {
     return *CudaWeights::Upload(model->weights, shard, kOrder, 1, device->stream());
   };
   const auto bytes_of = [](const cuda::DeviceBuffer& memory) {
-    return std::string(memory.as<char>(), memory.bytes());
+    std::string bytes(memory.bytes(), '\0');
+    cuda::CopyToHost(bytes.data(), memory.as<void>(), bytes.size(), nullptr);
+    return bytes;
   };
   const auto whole = upload({}), first = upload({.rank = 0, .ranks = 2}),
              second = upload({.rank = 1, .ranks = 2});
@@ -335,10 +340,11 @@ TEST(CudaUpload, SendsMoreThanItsBuffersHold) {
     EXPECT_EQ(Message(sent), "");
     EXPECT_EQ(Message(upload.Finish()), "");
   }
+  const std::vector<std::byte> sent = BytesOf(target);
   int64_t wrong = 0;
   for (int64_t row = 0; row < kRows; ++row) {
     for (size_t i = 0; i < kRowBytes; ++i) {
-      const std::byte found = target.as<std::byte>()[static_cast<size_t>(row) * kRowBytes + i];
+      const std::byte found = sent[static_cast<size_t>(row) * kRowBytes + i];
       wrong += found == value_of(row, i) ? 0 : 1;
     }
   }
@@ -358,9 +364,10 @@ TEST(CudaUpload, SendsARowOfAnySize) {
   };
   EXPECT_EQ(Message(upload.Send(3, kRowBytes, fill, target.as<std::byte>())), "");
   EXPECT_EQ(Message(upload.Finish()), "");
+  const std::vector<std::byte> sent = BytesOf(target);
   for (int row = 0; row < 3; ++row) {
-    const auto* begin = target.as<char>() + static_cast<size_t>(row) * kRowBytes;
-    EXPECT_EQ(std::count(begin, begin + kRowBytes, static_cast<char>(row + 1)),
+    const std::byte* const begin = sent.data() + static_cast<size_t>(row) * kRowBytes;
+    EXPECT_EQ(std::count(begin, begin + kRowBytes, static_cast<std::byte>(row + 1)),
               static_cast<ptrdiff_t>(kRowBytes));
   }
 }

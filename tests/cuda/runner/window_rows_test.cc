@@ -200,7 +200,8 @@ class WindowedSequence {
   // Numbers that are not finite in the memory of a row.
   void Spoil(uint32_t row) {
     const size_t bytes = pages_->view().layout.RowStride();
-    std::fill_n(rows_.arena + row * bytes, bytes, std::byte{0xff});
+    cuda::FillDevice(rows_.arena + row * bytes, 0xff, bytes, nullptr);
+    cuda::Synchronize(nullptr);
   }
 
   CudaRunner& runner_;

@@ -9,11 +9,14 @@
 
 #include "tests/e2e/cluster/cluster.h"
 #include "tests/e2e/cluster/disturbance.h"
+#include "tests/e2e/cluster/kv_stats.h"
 #include "tests/e2e/cluster/local_generator.h"
 #include "tests/e2e/cluster/requests.h"
 #include "tests/e2e/models/expert_model.h"
 #include "tests/e2e/peer_fixture.h"
+#include "tests/e2e/policy_requests.h"
 #include "tests/support/environment.h"
+#include "tests/support/wait_until.h"
 
 namespace penstock {
 namespace {
@@ -216,6 +219,54 @@ TEST_P(SpreadFailoverTest, TheAnswerIsTheUndisturbedOne) {
 
 INSTANTIATE_TEST_SUITE_P(Signals, SpreadFailoverTest, testing::Values(SIGKILL, SIGTERM),
                          [](const auto& test) { return test.param == SIGKILL ? "Kill" : "Term"; });
+
+// The decode worker's pool, of what is left of its GPUs' memory, has no room for all sequences.
+// So some are swapped out with the rows of their spans, of which each GPU has a part.
+TEST(SpreadSwapTest, SwapsChangeNothing) {
+  constexpr double kDeviceBytes = 8.0 * (1 << 30), kShare = 0.036;
+  // Of a block on each GPU, multiples of 4,096.
+  constexpr double kFirstCopy = 8192, kSecondCopy = 5 * 16 * 2 * 64 * 2;
+  constexpr double kSpareRows = 2;
+  constexpr double kBlocks = 72;  // with both copies; the check at start needs many
+  constexpr uint32_t kRequests = 8;
+  SpreadRig rig({.format = "k3v3+128"});
+  const auto cluster_of = [&](double share) {
+    Cluster::Options options = rig.ClusterOf({}, {"--dram_memory=16MiB", "--max_batch=8"});
+    for (std::string& flag : options.decode_flags) {
+      if (flag == kMemory) flag = fmt::format("--gpu_memory_utilization={:.9f}", share);
+    }
+    return options;
+  };
+  const auto state_of = [](Cluster& cluster) {
+    return cluster.decode().front().State().value_or(v1::WorkerState());
+  };
+  double surplus = 0;  // bytes of each GPU
+  {
+    Cluster measured(cluster_of(kShare));
+    const v1::WorkerState state = state_of(measured);
+    surplus = static_cast<double>(state.kv_blocks_total()) * kFirstCopy +
+              (static_cast<double>(state.kv_rows_total()) + kSpareRows) * kSecondCopy -
+              kBlocks * (kFirstCopy + kSecondCopy);
+  }
+  Cluster cluster(cluster_of(kShare - surplus / kDeviceBytes));
+  EXPECT_LE(state_of(cluster).kv_blocks_total(), kBlocks);
+  std::vector<TestRequest> requests;
+  for (uint32_t i = 0; i < kRequests; ++i) {
+    requests.push_back(
+        rig.RequestOf(100 + 8 * static_cast<int>(i), 80 + i, 48, /*greedy=*/i % 2 == 0));
+  }
+  const std::vector<std::string> no_policy = {""};
+  const auto stats = [&] { return StatsOf(cluster.decode().front()); };
+  // How many answers meet depends on the machine's speed.
+  const auto swapped = [&] {
+    const std::vector<TestAnswer> answers = AskForAll(cluster, requests, no_policy);
+    for (uint32_t i = 0; i < kRequests; ++i) rig.Expect(cluster, requests[i], answers[i]);
+    return stats().swaps_in() > 0 || testing::Test::HasFailure();
+  };
+  EXPECT_TRUE(WaitUntil(swapped, std::chrono::seconds(200)));
+  EXPECT_GT(stats().swaps_in(), 0u);
+  EXPECT_TRUE(cluster.AllBlocksFree(std::chrono::seconds(30))) << cluster.Logs();
+}
 
 // Another prefill worker reads the prompt's blocks, and the rows of its last span.
 TEST(SpreadPeerTest, APrefixIsReadFromAnotherWorker) {
