@@ -400,6 +400,12 @@ absl::Status Compare(const Weights& weights, GpuOptions options, const SmallChec
   const int64_t blocks = check.blocks(layout);
   options.blocks_max = blocks;
   ASSIGN_OR_RETURN(const auto host, Open(weights, options));
+  if (host->pages().blocks < blocks) {
+    return ResourceExhausted(
+        "the check of cuda:{} at start takes {} blocks, and a gpu_memory_utilization of {:.2f} "
+        "leaves room for {} on the fullest GPU; raise it, or use a larger GPU",
+        options.index, blocks, options.memory_utilization, host->pages().blocks);
+  }
   const Buffer memory(static_cast<size_t>(blocks) * layout.BlockStride());
   return Untrusted(check.compare({host->runner(), host->pages()},
                                  {cpu, {memory.as<std::byte>(), blocks, layout}}),

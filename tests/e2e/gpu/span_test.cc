@@ -257,7 +257,7 @@ TEST(SpreadSwapTest, SwapsChangeNothing) {
   }
   const std::vector<std::string> no_policy = {""};
   const auto stats = [&] { return StatsOf(cluster.decode().front()); };
-  // How many answers meet depends on the machine's speed.
+  // From the second time on all prompts are cached, so that all answers meet.
   const auto swapped = [&] {
     const std::vector<TestAnswer> answers = AskForAll(cluster, requests, no_policy);
     for (uint32_t i = 0; i < kRequests; ++i) rig.Expect(cluster, requests[i], answers[i]);

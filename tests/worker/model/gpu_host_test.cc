@@ -164,6 +164,9 @@ TEST(GpuHost, SaysWhatDoesNotFit) {
   options.memory_utilization = 0.01;
   EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_NE(message().find("gpu_memory_utilization of 0.01"), std::string::npos) << message();
+  options.memory_utilization = 0.03195;  // room for some blocks
+  EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_NE(message().find("the check of cuda:0 at start takes"), std::string::npos) << message();
   options.memory_utilization = 0;
   EXPECT_EQ(OpenGpuHost(weights, options).status().code(), absl::StatusCode::kInvalidArgument);
   options = Options();
