@@ -191,7 +191,7 @@ TEST(CudaBatch, PadsTheTilesOfManyHeads) {
   EXPECT_LT(batch.all.plan.narrow.back().sequence, 0);
 }
 
-// As the rows of a blended prompt: their partial sums would take 2.5 GB.
+// Their partial sums would take 2.5 GB.
 TEST(CudaBatch, ManyRowsOfALongSequenceHaveSeveralLaunches) {
   const KvLayout layout{.layers = 1, .kv_heads = 8, .head_dim = 128};
   constexpr int32_t kLength = 131072;
