@@ -211,7 +211,7 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
 
 bool CudaBatch::paddable() const {
   return all_last && all_output && mtp.rows().empty() && all.prompts.sequences.empty() &&
-         draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
+         all.positions.empty() && draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
          all.plan.launch_ends.empty() && all_selected.chosen.plan.launch_ends.empty() &&
          all.plan.narrow.size() <= arrays.tokens.size() * static_cast<size_t>(row_tiles_);
 }
