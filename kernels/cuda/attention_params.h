@@ -21,7 +21,8 @@ constexpr int kNarrowRows = 16;
 constexpr int kNarrowRowsMax = 64;
 
 // The queries of one sequence: rows [first_row, first_row + rows) of the batch, at positions from
-// `position` on. The pages hold all position + rows tokens, including those of these rows.
+// `position` on, or at AttentionParams::positions. The pages hold all position + rows tokens,
+// including those of these rows.
 struct AttentionSequence {
   int32_t first_row = 0;
   int32_t rows = 0;
@@ -75,9 +76,10 @@ struct TileRows {
   int32_t launch_shares_max = std::numeric_limits<int32_t>::max();
 };
 
-// Plans a step; `group` is the number of query heads per KV head.
+// Plans a step; `group` is the number of query heads per KV head. `positions`: those of all rows of
+// the batch, if some sequence's are not consecutive (AttentionParams).
 AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group,
-                            const TileRows& tiles = {});
+                            const TileRows& tiles = {}, std::span<const int32_t> positions = {});
 
 // The bytes of scratch memory of a plan: for wide tiles, and for narrow ones.
 size_t WideScratchBytes(size_t wide_tiles, int32_t kv_heads, int32_t head_dim);
@@ -96,6 +98,9 @@ struct AttentionParams {
   // positions of such a sequence are slots in these tables. For narrow tiles only.
   int32_t head_table_stride = 0;
   const AttentionSequence* sequences = nullptr;
+  // Of the batch's rows, ascending in each sequence, whose last one is at position + rows - 1.
+  // Null: each sequence's are consecutive.
+  const int32_t* positions = nullptr;
   const AttentionTile* wide = nullptr;
   const AttentionTile* narrow = nullptr;
   const SplitItem* items = nullptr;

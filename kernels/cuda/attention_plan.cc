@@ -7,22 +7,29 @@ namespace {
 
 int32_t SplitsOf(int32_t tokens) { return (tokens + kSplitTokens - 1) / kSplitTokens; }
 
-// The last position of the rows [first, first + size) of a sequence.
-int32_t LastPosition(const AttentionSequence& s, int32_t first, int32_t size, int32_t group) {
-  const int32_t end = std::min(first + size, s.rows * group);
-  return s.position + (end - 1) / group;
-}
+// Where the rows of sequences are.
+struct RowPositions {
+  int32_t group = 0;
+  std::span<const int32_t> given;  // as PlanAttention's
+
+  // The last position of the rows [first, first + size) of a sequence.
+  int32_t Last(const AttentionSequence& s, int32_t first, int32_t size) const {
+    const int32_t token = (std::min(first + size, s.rows * group) - 1) / group;
+    return given.empty() ? s.position + token : given[static_cast<size_t>(s.first_row + token)];
+  }
+};
 
 // Adds narrow tiles to a plan, and ends a launch where the next tile has too many shares for it.
 class NarrowTiles {
  public:
-  NarrowTiles(int32_t group, int32_t launch_shares_max, AttentionPlan& plan)
-      : group_(group), launch_shares_max_(launch_shares_max), plan_(plan) {}
+  NarrowTiles(const RowPositions& positions, int32_t launch_shares_max, AttentionPlan& plan)
+      : positions_(positions), launch_shares_max_(launch_shares_max), plan_(plan) {}
 
   void Add(const AttentionSequence& s, int32_t sequence) {
-    for (int32_t first = 0; first < s.rows * group_; first += kNarrowRows) {
-      const int32_t splits = SplitsOf(LastPosition(s, first, kNarrowRows, group_) + 1);
-      const int32_t rows = std::min(kNarrowRows, s.rows * group_ - first);
+    const int32_t all = s.rows * positions_.group;
+    for (int32_t first = 0; first < all; first += kNarrowRows) {
+      const int32_t splits = SplitsOf(positions_.Last(s, first, kNarrowRows) + 1);
+      const int32_t rows = std::min(kNarrowRows, all - first);
       const int32_t shares = splits > 1 ? splits * rows : 0;
       if (shares > launch_shares_max_ - shares_) EndLaunch();
       const auto tile = static_cast<int32_t>(plan_.narrow.size()) - first_tile_;
@@ -43,7 +50,8 @@ class NarrowTiles {
     shares_ = 0;
   }
 
-  const int32_t group_, launch_shares_max_;
+  const RowPositions& positions_;
+  const int32_t launch_shares_max_;
   AttentionPlan& plan_;
   int32_t first_tile_ = 0, shares_ = 0;  // of the launch
 };
@@ -51,9 +59,10 @@ class NarrowTiles {
 }  // namespace
 
 AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_t group,
-                            const TileRows& tiles) {
+                            const TileRows& tiles, std::span<const int32_t> positions) {
   AttentionPlan plan;
-  NarrowTiles narrow(group, tiles.launch_shares_max, plan);
+  const RowPositions at{.group = group, .given = positions};
+  NarrowTiles narrow(at, tiles.launch_shares_max, plan);
   for (size_t i = 0; i < sequences.size(); ++i) {
     const AttentionSequence& s = sequences[i];
     const auto sequence = static_cast<int32_t>(i);
@@ -67,7 +76,7 @@ AttentionPlan PlanAttention(std::span<const AttentionSequence> sequences, int32_
     }
   }
   const auto last_position = [&](const AttentionTile& tile) {
-    return LastPosition(sequences[tile.sequence], tile.first, tiles.wide, group);
+    return at.Last(sequences[tile.sequence], tile.first, tiles.wide);
   };
   std::ranges::stable_sort(plan.wide, [&](const AttentionTile& a, const AttentionTile& b) {
     return last_position(a) > last_position(b);

@@ -73,10 +73,37 @@ cuda::TileRows TilesOf(const KvLayout& layout) {
   return tiles;
 }
 
-CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t group,
-                   const cuda::library::PrefillShape* prompts) {
+bool IsBehind(const Part& before, const Part& part) {
+  const std::span<const uint32_t> a = before.sequence->blocks, b = part.sequence->blocks;
+  return a.data() == b.data() && a.size() == b.size() && before.slot + before.rows <= part.slot;
+}
+
+// Joins parts of one sequence, whose slots are then those that the last of them ends with. Returns
+// the positions of all rows, or nothing where no parts were joined.
+std::vector<int32_t> Join(std::vector<Part>& parts) {
+  std::vector<int32_t> positions;
+  std::vector<Part> joined;
+  for (const Part& part : parts) {
+    for (int32_t row = 0; row < part.rows; ++row) positions.push_back(part.slot + row);
+    if (joined.empty() || !IsBehind(joined.back(), part)) {
+      joined.push_back(part);
+      continue;
+    }
+    Part& before = joined.back();
+    before.slot = part.slot - before.rows;
+    before.rows += part.rows;
+  }
+  if (joined.size() == parts.size()) return {};
+  parts = std::move(joined);
+  return positions;
+}
+
+CudaAttention Plan(std::vector<Part> parts, const PagedKv& kv, int32_t group,
+                   const CudaBatchOptions& options) {
   const KvLayout& layout = kv.layout;
+  const cuda::library::PrefillShape* const prompts = options.prompts;
   CudaAttention attention;
+  if (options.joins) attention.positions = Join(parts);
   for (const Part& part : parts) {
     attention.table_stride =
         std::max(attention.table_stride, layout.BlocksFor(part.slot + part.rows));
@@ -96,7 +123,8 @@ CudaAttention Plan(const std::vector<Part>& parts, const PagedKv& kv, int32_t gr
     }
   }
   if (prompts != nullptr) attention.prompts.Plan(*prompts, attention.table_stride);
-  attention.plan = cuda::PlanAttention(attention.sequences, group, TilesOf(layout));
+  attention.plan =
+      cuda::PlanAttention(attention.sequences, group, TilesOf(layout), attention.positions);
   return attention;
 }
 
@@ -127,7 +155,7 @@ CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t g
     if (part.rows > 0) dense.push_back(part);
   }
   if (!selected.any()) return selected;
-  selected.dense = Plan(dense, kv, group, nullptr);
+  selected.dense = Plan(dense, kv, group, {});
   selected.chosen.rows = static_cast<int32_t>(selected.rows.size());
   cuda::TileRows narrow = TilesOf(kv.layout);
   narrow.narrow_max = std::numeric_limits<int32_t>::max();
@@ -138,9 +166,10 @@ CudaSelected Select(const std::vector<Part>& parts, const PagedKv& kv, int32_t g
 }  // namespace
 
 CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
-                     const cuda::library::PrefillShape* prompts, const KnownBounds* known)
+                     const CudaBatchOptions& options)
     : row_tiles_((group + cuda::kNarrowRows - 1) / cuda::kNarrowRows) {
   const int32_t page = args.kv.layout.block_tokens;
+  const KnownBounds* const known = options.known;
   std::vector<Part> parts, last_parts;
   std::vector<int32_t> last_of(args.sequences.size(), -1);
   for (size_t i = 0; i < args.sequences.size(); ++i) {
@@ -171,8 +200,8 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
   }
   AddOutputs(args.sequences, last_of);
   all_last = last_rows.size() == arrays.tokens.size();
-  all = Plan(parts, args.kv, group, prompts);
-  if (!all_last) last = Plan(last_parts, args.kv, group, prompts);
+  all = Plan(parts, args.kv, group, options);
+  if (!all_last) last = Plan(last_parts, args.kv, group, options);
   if (!selecting.any()) return;
   selecting.FinishAdding();
   for (const auto& missing : selecting.missing()) unbounded.push_back(missing.block);
@@ -182,7 +211,7 @@ CudaBatch::CudaBatch(const StepArgs& args, int32_t hidden_size, int32_t group,
 
 bool CudaBatch::paddable() const {
   return all_last && all_output && mtp.rows().empty() && all.prompts.sequences.empty() &&
-         draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
+         all.positions.empty() && draws.size() <= arrays.tokens.size() && all.plan.wide.empty() &&
          all.plan.launch_ends.empty() && all_selected.chosen.plan.launch_ends.empty() &&
          all.plan.narrow.size() <= arrays.tokens.size() * static_cast<size_t>(row_tiles_);
 }

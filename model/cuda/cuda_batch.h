@@ -38,6 +38,8 @@ struct CudaAttention {
   int32_t rows = 0;    // those of `prompts`, too
   PromptRows prompts;  // that the library computes; all below is of the other sequences
   std::vector<cuda::AttentionSequence> sequences;
+  // Of all rows, if those of a sequence are not consecutive; else empty.
+  std::vector<int32_t> positions;
   cuda::AttentionPlan plan;
   std::vector<uint32_t> tables;  // table_stride entries for each sequence
   // The same of the blocks' rows (PagedKv::rows), of which those before the window have no meaning.
@@ -77,14 +79,23 @@ struct CudaRows {
   std::vector<int64_t> row_slots;
 };
 
+// How a batch is computed.
+struct CudaBatchOptions {
+  // The library's kernel computes attention of the rows of prompts, on a model and a GPU like this;
+  // null: ours does.
+  const cuda::library::PrefillShape* prompts = nullptr;
+  // Rows may choose the pages that they attend to; null: none does.
+  const KnownBounds* known = nullptr;
+  // Parts with the same block table, one behind the other with ascending positions, are one
+  // sequence of attention, whose rows share its tiles. No bit depends on it.
+  bool joins = false;
+};
+
 // A step in the form that the kernels take, on the host. Plain data of one step.
 struct CudaBatch {
-  // `hidden`: the elements of a hidden state. `group`: query heads per KV head. `prompts`: the
-  // library's kernel computes attention of the rows of prompts, on a model and a GPU like this;
-  // null: ours does. `known`: rows may choose the pages that they attend to; null: none does.
+  // `hidden`: the elements of a hidden state. `group`: query heads per KV head.
   CudaBatch(const StepArgs& args, int32_t hidden, int32_t group,
-            const cuda::library::PrefillShape* prompts = nullptr,
-            const KnownBounds* known = nullptr);
+            const CudaBatchOptions& options = {});
 
   // True if PadTo supports the step: every sequence has one token, with logits or a draw, none is
   // for the layer for multi-token prediction, and the library computes none.

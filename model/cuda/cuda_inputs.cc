@@ -4,6 +4,7 @@ namespace penstock {
 
 AttentionInputs AddAttention(const CudaAttention& attention, StepInputs& inputs) {
   return {.sequences = inputs.Add(attention.sequences),
+          .positions = inputs.Add(attention.positions),
           .wide = inputs.Add(attention.plan.wide),
           .narrow = inputs.Add(attention.plan.narrow),
           .items = inputs.Add(attention.plan.items),

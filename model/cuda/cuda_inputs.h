@@ -29,7 +29,7 @@ class StepInputs {
 
 // The offsets of a CudaAttention's arrays in StepInputs.
 struct AttentionInputs {
-  size_t sequences = 0, wide = 0, narrow = 0, items = 0, tables = 0, row_tables = 0;
+  size_t sequences = 0, positions = 0, wide = 0, narrow = 0, items = 0, tables = 0, row_tables = 0;
   // Of CudaAttention::prompts.
   size_t prompt_plan = 0, prompt_tables = 0, prompt_row_tables = 0;
 };

@@ -231,6 +231,7 @@ cuda::AttentionParams CudaLayers::AttentionOf(int32_t layer, const CudaStep& ste
           .tables = tables_of(stored),
           .table_stride = rows.table_stride,
           .sequences = step.At<cuda::AttentionSequence>(at.sequences),
+          .positions = rows.positions.empty() ? nullptr : step.At<int32_t>(at.positions),
           .wide = step.At<cuda::AttentionTile>(at.wide),
           .narrow = step.At<cuda::AttentionTile>(at.narrow),
           .items = step.At<cuda::SplitItem>(at.items),

@@ -183,11 +183,14 @@ absl::Status CudaRunner::Step(const StepArgs& args) {
   return absl::OkStatus();
 }
 
-CudaBatch CudaRunner::BatchOf(const StepArgs& args) const {
+CudaBatch CudaRunner::BatchOf(const StepArgs& args, bool joins) const {
   const cuda::library::PrefillShape prompts = this->prompts();
-  return {args, config_.hidden, config_.heads / config_.kv_heads,
-          options_.fast_prompts ? &prompts : nullptr,
-          selector_ != nullptr ? &selector_->known() : nullptr};
+  return {args,
+          config_.hidden,
+          config_.heads / config_.kv_heads,
+          {.prompts = options_.fast_prompts ? &prompts : nullptr,
+           .known = selector_ != nullptr ? &selector_->known() : nullptr,
+           .joins = joins}};
 }
 
 StepRows CudaRunner::AddRows(const CudaRows& of, StepInputs& inputs) {

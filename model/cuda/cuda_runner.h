@@ -94,7 +94,7 @@ class CudaRunner final : public ModelRunner, public MtpLayer {
   absl::Status StepObserved(const StepArgs& args, CudaStep& step);
   absl::Status StepBlended(const StepArgs& args, CudaStep& step);
   absl::StatusOr<BlendedStep> CheckValues(const StepArgs& args, CudaStep& step);
-  CudaBatch BatchOf(const StepArgs& args) const;
+  CudaBatch BatchOf(const StepArgs& args, bool joins = false) const;
   absl::Status Prepare(const StepArgs& args, CudaStep& step);
   StepRows AddRows(const CudaRows& of, StepInputs& inputs);
   void AddMtp(CudaStep& step, StepInputs& inputs);

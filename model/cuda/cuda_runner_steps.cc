@@ -153,7 +153,7 @@ absl::Status CudaRunner::StepBlended(const StepArgs& args, CudaStep& step) {
   marks.Add(kCheckedLayer + 1);
   StepArgs further = args;
   further.sequences = rest.sequences;
-  step.batch = BatchOf(further);
+  step.batch = BatchOf(further, /*joins=*/true);
   step.kept = std::move(rest.rows);
   RETURN_IF_ERROR(Prepare(further, step));
   layers().KeepRows(step);

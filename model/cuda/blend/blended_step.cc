@@ -20,7 +20,7 @@ std::vector<uint32_t> ChosenOf(std::span<const float> squares, BlendedTokens& bl
   return ChooseBlended(tokens, RelativeDeviation(differences, values), blended);
 }
 
-// Adds runs of neighbouring rows as sequences of their own.
+// Adds runs of neighbouring rows as parts of their own.
 void AddRuns(const SequenceStep& sequence, std::span<const uint32_t> chosen, int32_t first_row,
              BlendedStep& step) {
   for (size_t i = 0; i < chosen.size();) {

@@ -145,12 +145,42 @@ std::vector<uint16_t> Bits(const DeviceArray<Bf16>& array) {
   return bits;
 }
 
+// The tokens that ask, and how the kernels see them.
+struct Asking {
+  Asking(const AttentionCase& c, const KvPoolCase& kv) {
+    for (size_t s = 0; s < c.rows.size(); ++s) {
+      const auto first_row = static_cast<int32_t>(positions.size());
+      const auto* const table = kv.host_tables.data() + s * static_cast<size_t>(kv.table_stride);
+      for (int32_t row = 0; row < c.rows[s]; ++row) {
+        positions.push_back(c.kv.lengths[s] - 1 - c.apart * (c.rows[s] - 1 - row));
+        sequence_of.push_back(static_cast<int>(s));
+        if (c.alone) Add({first_row + row, 1, positions.back()}, table, kv.table_stride);
+      }
+      if (c.alone) continue;
+      Add({first_row, c.rows[s], c.kv.lengths[s] - c.rows[s]}, table, kv.table_stride);
+    }
+    if (c.apart > 1 && !c.alone) given = positions;
+  }
+
+  std::vector<int32_t> positions, sequence_of;  // by row
+  std::vector<AttentionSequence> sequences;
+  std::vector<uint32_t> tables;
+  std::vector<int32_t> given;  // AttentionParams::positions
+
+ private:
+  void Add(const AttentionSequence& sequence, const uint32_t* table, int64_t stride) {
+    sequences.push_back(sequence);
+    tables.insert(tables.end(), table, table + stride);
+  }
+};
+
 // Unless the case has planned tiles, every row is in tiles of one kind.
-AttentionPlan PlanOf(const AttentionCase& c, const std::vector<AttentionSequence>& sequences) {
+AttentionPlan PlanOf(const AttentionCase& c, const Asking& asking) {
+  const std::vector<AttentionSequence>& sequences = asking.sequences;
   if (c.tiles == AttentionTiles::kPlanned) {
     TileRows tiles;
     if (c.launch_shares_max > 0) tiles.launch_shares_max = c.launch_shares_max;
-    return PlanAttention(sequences, c.group, tiles);
+    return PlanAttention(sequences, c.group, tiles, asking.given);
   }
   AttentionPlan plan;
   for (size_t i = 0; i < sequences.size(); ++i) {
@@ -185,19 +215,15 @@ float Scale(int dim) { return 1.0f / std::sqrt(static_cast<float>(dim)); }
 AttentionResult RunAttention(const AttentionCase& c) {
   const CasePools pools(c);
   const KvPoolCase& kv = pools.kv;
-  std::vector<AttentionSequence> sequences;
-  int32_t rows = 0;
-  for (size_t s = 0; s < c.rows.size(); ++s) {
-    sequences.push_back(
-        {.first_row = rows, .rows = c.rows[s], .position = c.kv.lengths[s] - c.rows[s]});
-    rows += c.rows[s];
-  }
+  const Asking asking(c, kv);
   const Queries q(c, c.rows);
-  AttentionPlan plan = PlanOf(c, sequences);
+  AttentionPlan plan = PlanOf(c, asking);
   plan.wide.push_back({});  // padding
   plan.narrow.push_back({});
   plan.items.push_back({});
-  const AttentionArrays arrays(sequences, plan,
+  const DeviceArray<uint32_t> tables(asking.tables);
+  const DeviceArray<int32_t> positions(asking.given);
+  const AttentionArrays arrays(asking.sequences, plan,
                                WideScratchBytes(plan.wide.size(), c.kv.kv_heads, q.dim),
                                NarrowScratchBytes(plan.shares + 1, c.kv.kv_heads, q.dim));
   std::vector<float> sinks;
@@ -208,8 +234,9 @@ AttentionResult RunAttention(const AttentionCase& c) {
                          .output = q.output->data(),
                          .output_stride = q.width,
                          .kv = kv.planes,
-                         .tables = kv.tables->data(),
+                         .tables = tables.data(),
                          .table_stride = kv.table_stride,
+                         .positions = asking.given.empty() ? nullptr : positions.data(),
                          .group = c.group,
                          .window = c.window,
                          .scale_log2 = kLog2E * (c.cap > 0 ? c.cap : Scale(q.dim)),
@@ -234,18 +261,16 @@ AttentionResult RunAttention(const AttentionCase& c) {
   AttentionResult result{.bits = Bits(*q.output)};
   if (!c.oracle) return result;
   DeviationSums sums;
-  for (size_t s = 0; s < sequences.size(); ++s) {
-    for (int r = 0; r < sequences[s].rows; ++r) {
-      for (int h = 0; h < q.heads; ++h) {
-        const int64_t at = (sequences[s].first_row + r) * q.width + h * q.dim;
-        const int position = sequences[s].position + r;
-        const auto centred = [&](int token) {
-          const bool coded = centre != nullptr && token < position / c.span * c.span;
-          return coded ? centre->Score(at, token) : 0.0;
-        };
-        Compare(c, pools, static_cast<int>(s), position, h, q.host.data() + at, centred,
-                result.bits.data() + at, sums);
-      }
+  for (size_t row = 0; row < asking.positions.size(); ++row) {
+    const int position = asking.positions[row];
+    for (int h = 0; h < q.heads; ++h) {
+      const int64_t at = static_cast<int64_t>(row) * q.width + h * q.dim;
+      const auto centred = [&](int token) {
+        const bool coded = centre != nullptr && token < position / c.span * c.span;
+        return coded ? centre->Score(at, token) : 0.0;
+      };
+      Compare(c, pools, asking.sequence_of[row], position, h, q.host.data() + at, centred,
+              result.bits.data() + at, sums);
     }
   }
   result.deviation = sums.Result();

@@ -397,6 +397,33 @@ TEST(AttentionPlan, EndsALaunchWhereATileHasTooManyShares) {
   EXPECT_EQ(plan.shares, 48);  // one tile may have more
 }
 
+// Tokens of a sequence that share tiles, with others between them that do not ask: some tiles have
+// splits and pages that few of their rows see.
+class AttentionApart : public testing::TestWithParam<int> {};  // by tokens from one to the next
+
+TEST_P(AttentionApart, EveryRowIsAsInASequenceOfItsOwn) {
+  for (const std::vector<int32_t>& rows : {std::vector{40, 5}, {15, 3}}) {  // wide and narrow tiles
+    AttentionCase c{.kv = {.lengths = {1300, 300}}, .rows = rows, .apart = GetParam()};
+    const AttentionResult together = RunAttention(c);
+    EXPECT_LT(together.deviation.relative, 4e-3);
+    EXPECT_LT(together.deviation.worst, 6e-2);
+    c.alone = true;
+    c.oracle = false;
+    EXPECT_EQ(RunAttention(c).bits, together.bits) << rows[0];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Distances, AttentionApart, testing::Values(2, 32));
+
+TEST(AttentionPlan, HasTheSplitsOfTokensThatAreApart) {
+  const std::vector<AttentionSequence> sequences = {{.rows = 5, .position = 1996}};
+  const std::vector<int32_t> positions = {3, 500, 510, 511, 2000};
+  const AttentionPlan plan = PlanAttention(sequences, 4, {}, positions);
+  ASSERT_EQ(plan.narrow.size(), 2u);
+  EXPECT_EQ(plan.narrow[0].splits, 1);  // of four tokens
+  EXPECT_EQ(plan.narrow[1].splits, 4);
+}
+
 // Every row's bits, whatever memory its partial sums may take.
 TEST(AttentionLaunches, ChangeNoBit) {
   for (const int32_t span : {0, 128}) {

@@ -191,7 +191,7 @@ TEST(CudaBatch, PadsTheTilesOfManyHeads) {
   EXPECT_LT(batch.all.plan.narrow.back().sequence, 0);
 }
 
-// As the rows of a blended prompt: their partial sums would take 2.5 GB.
+// Their partial sums would take 2.5 GB.
 TEST(CudaBatch, ManyRowsOfALongSequenceHaveSeveralLaunches) {
   const KvLayout layout{.layers = 1, .kv_heads = 8, .head_dim = 128};
   constexpr int32_t kLength = 131072;
@@ -211,6 +211,31 @@ TEST(CudaBatch, ManyRowsOfALongSequenceHaveSeveralLaunches) {
   EXPECT_LE(cuda::NarrowScratchBytes(plan.shares, 8, 128), size_t{256} << 20);
   EXPECT_EQ(plan.launch_ends.size(), 9u);
   EXPECT_EQ(plan.narrow.size(), 600u);
+}
+
+// Parts of one sequence share tiles, where they are behind each other.
+TEST(CudaBatch, JoinsPartsOfASequence) {
+  const KvLayout layout{.layers = 1, .kv_heads = 2, .head_dim = 64};
+  const std::vector<uint32_t> blocks(30, 1), others(30, 2), tokens = {3, 4, 5};
+  const std::span<const uint32_t> all(tokens);
+  const auto part = [&](const std::vector<uint32_t>& table, int32_t position, size_t count) {
+    return SequenceStep{.tokens = all.first(count), .position = position, .blocks = table};
+  };
+  const std::vector<SequenceStep> steps = {part(others, 20, 3), part(blocks, 100, 2),
+                                           part(blocks, 102, 1), part(blocks, 300, 3),
+                                           part(blocks, 290, 1)};
+  const CudaBatch batch(
+      {.sequences = steps, .kv = {.arena = nullptr, .blocks = 3, .layout = layout}},
+      /*hidden=*/64, /*group=*/2, {.joins = true});
+  EXPECT_EQ(batch.all.positions,
+            (std::vector<int32_t>{20, 21, 22, 100, 101, 102, 300, 301, 302, 290}));
+  ASSERT_EQ(batch.all.sequences.size(), 3u);
+  const cuda::AttentionSequence& joined = batch.all.sequences[1];
+  EXPECT_EQ(joined.first_row, 3);
+  EXPECT_EQ(joined.rows, 6);
+  EXPECT_EQ(joined.position + joined.rows, 303);
+  EXPECT_EQ(batch.all.tables[static_cast<size_t>(batch.all.table_stride)], 1u);
+  EXPECT_EQ(batch.all.rows, 10);
 }
 
 // The same steps on two runners, one of which makes graphs.

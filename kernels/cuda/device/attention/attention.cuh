@@ -125,8 +125,8 @@ struct AttentionBlock {
     group = lane >> 2;
     member = lane & 3;
     const int end = tile.first + Shape::kRows < rows ? tile.first + Shape::kRows : rows;
-    first_position = sequence.position + tile.first / p.group;
-    last_position = sequence.position + (end - 1) / p.group;
+    first_position = PositionAt(tile.first / p.group);
+    last_position = PositionAt((end - 1) / p.group);
     const int first_seen = p.window > 0 ? first_position - p.window + 1 : 0;
     tile_begin = first_seen > 0 ? first_seen / kTokens : 0;
     tile_end = last_position / kTokens + 1;
@@ -296,7 +296,13 @@ struct AttentionBlock {
     return tile.first + (Shape::kWide ? warp * kRowTiles + m : 0) * 16 + group + r * 8;
   }
   PENSTOCK_DEVICE int PositionOf(int m, int r) const {
-    return sequence.position + RowOf(m, r) / p.group;
+    const int row = RowOf(m, r);
+    return PositionAt((p.positions == nullptr || row < rows ? row : rows - 1) / p.group);
+  }
+  // The position of one of the sequence's tokens in the step.
+  PENSTOCK_DEVICE int PositionAt(int token) const {
+    return p.positions == nullptr ? sequence.position + token
+                                  : p.positions[sequence.first_row + token];
   }
 
   // Score s becomes tanh(s / cap), with tanh(x) = 1 - 2 / (1 + e^2x).
