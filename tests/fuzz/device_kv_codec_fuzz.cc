@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "base/check.h"
+#include "kernels/cuda/runtime.h"
 #include "kvstore/codec/codec_header.h"
 #include "kvstore/codec/device_kv_codec.h"
 #include "tests/fuzz/codec_fuzz_calibration.h"
@@ -22,6 +24,16 @@ struct DeviceBytes {
   DeviceBytes(const DeviceBytes&) = delete;
   DeviceBytes& operator=(const DeviceBytes&) = delete;
   std::span<std::byte> span() const { return {data, size}; }
+  void Write(std::span<const std::byte> bytes) const {
+    cuda::CopyToDevice(data, bytes.data(), bytes.size(), nullptr);
+    cuda::Synchronize(nullptr);
+  }
+  std::vector<std::byte> Read(size_t bytes) const {
+    std::vector<std::byte> read(bytes);
+    cuda::CopyToHost(read.data(), data, bytes, nullptr);
+    cuda::Synchronize(nullptr);
+    return read;
+  }
   std::byte* const data;
   const size_t size;
 };
@@ -74,10 +86,10 @@ class Pair {
     PENSTOCK_CHECK(used.ok());
     encoded.resize(*used);
     const DeviceBytes values(raw.size()), bytes(EncodedKvBound(run));
-    std::copy(raw.begin(), raw.end(), values.data);
+    values.Write(raw);
     const auto here = codec_->Encode(spec, run, context_, values.span(), bytes.span());
     PENSTOCK_CHECK(here.ok());
-    PENSTOCK_CHECK(std::ranges::equal(bytes.span().first(*here), encoded));
+    PENSTOCK_CHECK(bytes.Read(*here) == encoded);
     Compare(spec, run, encoded);
   }
 
@@ -87,12 +99,13 @@ class Pair {
     const absl::Status status =
         DecodeKv(spec, run, context_, encoded, std::as_writable_bytes(std::span(there)));
     const DeviceBytes bytes(encoded.size()), values(run.RawBytes());
-    std::copy(encoded.begin(), encoded.end(), bytes.data);
+    bytes.Write(encoded);
     const absl::Status here = codec_->Decode(spec, run, context_, bytes.span(), values.span());
     PENSTOCK_CHECK_EQ(static_cast<int>(here.code()), static_cast<int>(status.code()));
     if (!status.ok()) return;
+    const std::vector<std::byte> read = values.Read(values.size);
     PENSTOCK_CHECK(
-        std::equal(there.begin(), there.end(), reinterpret_cast<const Bf16*>(values.data), IsSame));
+        std::equal(there.begin(), there.end(), reinterpret_cast<const Bf16*>(read.data()), IsSame));
   }
 
   const KvCodecContext context_{.calibration = &SmallCalibration(), .checksum = false};
