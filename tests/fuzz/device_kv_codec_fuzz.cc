@@ -12,9 +12,8 @@
 // The codecs on the emulated device against the CPU's: what one refuses the other does, what one
 // makes of bytes the other does.
 
+namespace penstock {
 namespace {
-
-using namespace penstock;
 
 // Device memory of exactly these bytes.
 struct DeviceBytes {
@@ -113,20 +112,23 @@ class Pair {
   const std::unique_ptr<DeviceKvCodec> codec_;
 };
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+void FuzzOne(std::span<const std::byte> input) {
   static auto* const pair = new Pair();
   static const std::vector<KvCodecSpec> specs = AllKvCodecs();
-  if (size < 4) return 0;
-  const auto input = std::as_bytes(std::span(data, size));
-  const KvCodecSpec spec = specs[data[1] % specs.size()];
+  const KvCodecSpec spec = specs[static_cast<size_t>(input[1]) % specs.size()];
   const KvRun run = RunOfInput(input[2]);
-  if (NeedsCalibration(spec) && !IsCalibrated(run)) return 0;
-  if (data[0] % 2 == 0) {
+  if (NeedsCalibration(spec) && !IsCalibrated(run)) return;
+  if (static_cast<unsigned>(input[0]) % 2 == 0) {
     pair->FuzzPayload(spec, run, input.subspan(3));
   } else {
     pair->FuzzValues(spec, run, input.subspan(3));
   }
+}
+
+}  // namespace
+}  // namespace penstock
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size >= 4) penstock::FuzzOne(std::as_bytes(std::span(data, size)));
   return 0;
 }
