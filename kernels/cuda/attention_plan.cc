@@ -7,7 +7,7 @@ namespace {
 
 int32_t SplitsOf(int32_t tokens) { return (tokens + kSplitTokens - 1) / kSplitTokens; }
 
-// Where the rows of sequences are.
+// The positions of the rows of sequences.
 struct RowPositions {
   int32_t group = 0;
   std::span<const int32_t> given;  // as PlanAttention's

@@ -62,8 +62,8 @@ void AppendTable(const Part& part, const PagedKv& kv, int64_t stride, std::vecto
   if (kv.rows != nullptr) AppendRows(part, kv, stride, row_tables);
 }
 
-// A launch's partial sums take at most so many bytes. Many rows of one long sequence, in narrow
-// tiles, would take more than the sequence's KV.
+// The limit for the partial sums of a launch. Those of many rows of one long sequence, in narrow
+// tiles, would otherwise take more memory than the sequence's KV.
 constexpr size_t kSharesBytesMax = size_t{256} << 20;
 
 cuda::TileRows TilesOf(const KvLayout& layout) {

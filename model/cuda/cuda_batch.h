@@ -38,7 +38,7 @@ struct CudaAttention {
   int32_t rows = 0;    // those of `prompts`, too
   PromptRows prompts;  // that the library computes; all below is of the other sequences
   std::vector<cuda::AttentionSequence> sequences;
-  // Of all rows, if those of a sequence are not consecutive; else empty.
+  // The positions of all rows. Empty: the rows of each sequence are consecutive.
   std::vector<int32_t> positions;
   cuda::AttentionPlan plan;
   std::vector<uint32_t> tables;  // table_stride entries for each sequence

@@ -18,9 +18,9 @@ struct AttentionCase {
   bool sinks = false;
   int32_t span = 0;           // tokens, as KvPageFormat has it; 0: none
   int32_t centred_dims = -1;  // dimensions that are rotated, of centred keys; -1: keys are whole
-  std::vector<int32_t> rows;  // so many tokens of sequence i ask, the last one among them
-  int32_t apart = 1;          // from a token that asks to the next; without a span
-  bool alone = false;         // each of them is a sequence of its own; without a span
+  std::vector<int32_t> rows;  // the number of tokens of sequence i that ask; the last token does
+  int32_t apart = 1;          // the distance between tokens that ask; above 1 without a span only
+  bool alone = false;  // each of them is a sequence of its own for the kernels; without a span only
   AttentionTiles tiles = AttentionTiles::kPlanned;
   int32_t launch_shares_max = 0;  // TileRows, of planned tiles; 0: no limit
   bool oracle = true;  // compare with it, which takes most of the time; false: bits alone

@@ -224,7 +224,7 @@ INSTANTIATE_TEST_SUITE_P(Signals, SpreadFailoverTest, testing::Values(SIGKILL, S
 // So some are swapped out with the rows of their spans, of which each GPU has a part.
 TEST(SpreadSwapTest, SwapsChangeNothing) {
   constexpr double kDeviceBytes = 8.0 * (1 << 30), kShare = 0.036;
-  // Of a block on each GPU, multiples of 4,096.
+  // The bytes of a block's copies on each GPU, which are multiples of 4,096.
   constexpr double kFirstCopy = 8192, kSecondCopy = 5 * 16 * 2 * 64 * 2;
   constexpr double kSpareRows = 2;
   constexpr double kBlocks = 72;  // with both copies; the check at start needs many
