@@ -7,6 +7,7 @@
 #include "kernels/cuda/runtime.h"
 #include "kvstore/codec/codec_header.h"
 #include "kvstore/codec/device_kv_codec.h"
+#include "tests/cuda/cases/device_bytes.h"
 #include "tests/fuzz/codec_fuzz_calibration.h"
 
 // The codecs on the emulated device against the CPU's: what one refuses the other does, what one
@@ -27,12 +28,7 @@ struct DeviceBytes {
     cuda::CopyToDevice(data, bytes.data(), bytes.size(), nullptr);
     cuda::Synchronize(nullptr);
   }
-  std::vector<std::byte> Read(size_t bytes) const {
-    std::vector<std::byte> read(bytes);
-    cuda::CopyToHost(read.data(), data, bytes, nullptr);
-    cuda::Synchronize(nullptr);
-    return read;
-  }
+  std::vector<std::byte> Read(size_t bytes) const { return cuda::BytesOf(0, data, bytes); }
   std::byte* const data;
   const size_t size;
 };
